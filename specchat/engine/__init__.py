@@ -1,0 +1,1 @@
+"""The engine: speculative decoding over llama.cpp. Knows nothing of screens, databases or processes."""
