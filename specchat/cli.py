@@ -1,0 +1,38 @@
+"""The command line: a thin face over the rooms below.
+
+Every command lives in a module of its own under `specchat.commands` and is imported only when it is called,
+so that `specchat --help` loads neither Textual nor llama.cpp's native library.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from specchat import __version__
+
+# name -> (module under specchat.commands that holds a click.Command called `command`, one line of help).
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {}
+
+
+class LazyGroup(click.Group):
+    """A group that knows its commands' names and one-line helps without importing their modules."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module = importlib.import_module(f"specchat.commands.{COMMANDS[cmd_name][0]}")
+        command: click.Command = module.command
+        return command
+
+
+@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="specchat")
+def main() -> None:
+    """Chat with a local model, sped up losslessly by speculative decoding."""
