@@ -1,0 +1,181 @@
+"""The messages between a session and the engine's process.
+
+Contract: frozen values, pickled one after the other over the child's own pipes (no framing of ours: a pickle knows
+its end). The client numbers its requests upwards; every answer carries the number of the request it belongs to, and
+each request but `SetSpeculation`, `Cancel` and `Quit` is answered last by exactly one of `Loaded`, `Emitted` with a
+`Finished` event, `Counted` or `Failed`.
+"""
+
+from __future__ import annotations
+
+import pickle
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+from typing import BinaryIO, Final, TypeAlias
+
+from specchat.engine.chat import Event, Message, ReplyOptions
+from specchat.engine.policy import Speculation
+
+_PICKLE: Final = 5
+
+
+@dataclass(frozen=True, slots=True)
+class LoadSettings:
+    """How models are loaded; None leaves the choice to the engine."""
+
+    n_ctx: int | None = None  # tokens; None: 8,192, or what the model was trained for if that is less
+    threads: int | None = None
+    gpu_layers: int | None = None  # None: all of them where the build has a GPU
+    devices: tuple[str, ...] = ()  # ggml's names; empty: all
+    speculation: Speculation = field(default_factory=Speculation)
+
+
+# ---- to the child
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """Load a target and, if one is named, its draft; replaces what was loaded before."""
+
+    id: int
+    target: Path
+    draft: Path | None = None
+    draft_required: bool = False  # the user named this draft: fail rather than go on without it
+    settings: LoadSettings = field(default_factory=LoadSettings)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Write the reply to `messages`."""
+
+    id: int
+    messages: tuple[Message, ...]
+    options: ReplyOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """How many tokens is this text? Answered between two rounds if a reply is being written."""
+
+    id: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop the request `id` and every earlier one, at the next round or batch."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
+class SetSpeculation:
+    """From the next round on, speculate like this."""
+
+    speculation: Speculation
+
+
+@dataclass(frozen=True, slots=True)
+class Quit:
+    """End the process."""
+
+
+Request: TypeAlias = Load | Ask | Count | Cancel | SetSpeculation | Quit
+
+
+# ---- from the child
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """Progress: a short phrase fit to be shown ("loading the target"), and how far it got from 0 to 1 if known."""
+
+    id: int
+    stage: str
+    fraction: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One loaded model: its name in the GGUF or else its file name, llama.cpp's description, bytes of weights."""
+
+    name: str
+    description: str
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class EngineInfo:
+    """What was loaded, and what came out otherwise than asked."""
+
+    target: ModelInfo
+    draft: ModelInfo | None
+    n_ctx: int
+    threads: int
+    devices: tuple[str, ...] = ()
+    draft_obstacle: str = ""  # why there is no draft model although one was asked for; "" where nothing is missing
+    thinks: bool = False  # the model writes its reasoning before the answer
+    can_toggle_thinking: bool = False  # its template has a variable for that
+    notices: tuple[str, ...] = ()  # other things to tell the user once, a sentence each
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The engine is ready."""
+
+    id: int
+    info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """One event of a reply; the reply is over after a `Finished`."""
+
+    id: int
+    event: Event
+
+
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """The answer to `Count`."""
+
+    id: int
+    tokens: int
+
+
+class Fault(StrEnum):
+    """Whose fault a failure is."""
+
+    INPUT = "input"  # the request cannot be met: the sentence says why
+    INTERNAL = "internal"  # a bug; the traceback is in the log
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request failed; the process lives on with what was loaded before, if anything."""
+
+    id: int
+    sentence: str
+    fault: Fault = Fault.INPUT
+
+
+Answer: TypeAlias = Loading | Loaded | Emitted | Counted | Failed
+
+
+def write(stream: BinaryIO, message: Request | Answer) -> None:
+    """Write one message whole. Raises OSError when nobody reads any more."""
+    stream.write(pickle.dumps(message, _PICKLE))
+    stream.flush()
+
+
+def read_request(stream: BinaryIO) -> Request:
+    """The next message to the child. Raises EOFError at the end of the stream."""
+    message: Request = pickle.load(stream)
+    return message
+
+
+def read_answer(stream: BinaryIO) -> Answer:
+    """The next message from the child. Raises EOFError at the end of the stream (or UnpicklingError inside one)."""
+    message: Answer = pickle.load(stream)
+    return message
