@@ -1,45 +1,160 @@
-"""The loop: draft, verify, accept, roll back; yields one `Round` a target pass."""
+"""The loop: draft, verify, accept, roll back; yields one `Round` a target pass.
+
+Contract. Between rounds, after a cancel and after an error alike: the target's cache holds exactly the kept tokens
+minus the last, and a drafter's holds a verified prefix of them. The kept tokens are distributed exactly as the target
+alone would have written them, whatever is proposed (Leviathan et al. 2023, algorithm 1). Nothing after an
+end-of-generation token is kept. The generator may be closed at any round.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 
-import numpy as np
-from numpy.typing import NDArray
-
-Logits = NDArray[np.float32]
-
-
-class Cancelled(Exception):
-    """The user stopped the reply while a pass was under way; the cache was rolled back to where it was before it."""
+from specchat.engine.cache import Cache, Logits, RollbackError
+from specchat.engine.drafters import Drafter, Proposal
+from specchat.engine.policy import Choice, Policy
+from specchat.engine.rounds import Origin, Round
+from specchat.engine.sampling import Sampler, SamplingSettings, residual, window
 
 
-class RollbackError(Exception):
-    """The model cannot remove a part of its cache (recurrent, hybrid, windowed); the cache is unchanged."""
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the target made of a round's proposals."""
+
+    tokens: tuple[int, ...]
+    origins: tuple[Origin, ...]
+    tested: int
+    accepted: int
 
 
-class Cache(Protocol):
-    """One model with its KV cache, as the decoder needs it. engine/llama.py's Context is one; tests script others."""
+def verify(
+    proposals: Sequence[Proposal],
+    logits: Logits,
+    preceding: Sequence[int],
+    sampler: Sampler,
+    is_eog: Callable[[int], bool],
+) -> Verdict:
+    """Judge the proposals in order; one more token comes from the target itself.
 
-    @property
-    def n_ctx(self) -> int:
-        """Cells in the cache."""
+    `logits` (len(proposals) + 1, n_vocab) are the target's rows after the last kept token and after each proposal;
+    `preceding` the tokens before the first row's position, as far back as the penalties look.
+    """
+    before = list(preceding)
+    kept: list[int] = []
+    for row, (token, q) in enumerate((x.token, x.q) for x in proposals):
+        p = sampler.distribution(logits[row], before)
+        if not sampler.accepts(p, q, token):
+            kept.append(sampler.draw(residual(p, q)))
+            return Verdict(tuple(kept), (Origin.ACCEPTED,) * row + (Origin.CORRECTED,), row + 1, row)
+        kept.append(token)
+        before.append(token)
+        if is_eog(token):
+            return Verdict(tuple(kept), (Origin.ACCEPTED,) * (row + 1), row + 1, row + 1)
+    k = len(proposals)
+    kept.append(sampler.draw(sampler.distribution(logits[k], before)))
+    last = Origin.BONUS if proposals else Origin.PLAIN
+    return Verdict(tuple(kept), (Origin.ACCEPTED,) * k + (last,), k, k)
 
-    @property
-    def n_vocab(self) -> int:
-        """Entries of one row of logits."""
 
-    @property
-    def tokens(self) -> Sequence[int]:
-        """The tokens that the cache holds, in order (not to be changed by the caller)."""
+class Decoder:
+    """One target with its drafters. `run` writes one reply; nothing but the caches and the policy outlives it."""
 
-    def decode(self, tokens: Sequence[int], n_logits: int) -> Logits:
-        """Append `tokens` to the cache, in as many batches as needed.
+    def __init__(
+        self,
+        target: Cache,
+        drafters: Mapping[str, Drafter],
+        policy: Policy,
+        *,
+        is_eog: Callable[[int], bool],
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self._target = target
+        self._drafters = dict(drafters)
+        self._policy = policy
+        self._is_eog = is_eog
+        self._clock = clock
 
-        Returns the logits after each of the last `n_logits` tokens, shape (n_logits, n_vocab), float32; may be a view
-        that the next call overwrites. Raises Cancelled (cache as before the call), or an engine error.
+    def run(self, prompt: Sequence[int], sampling: SamplingSettings, max_tokens: int | None = None) -> Iterator[Round]:
+        """Rounds until an end-of-generation token, `max_tokens` or a full context; the last one says which.
+
+        The target's cache must hold prompt[:-1]. Raises Cancelled in mid-pass, with the caches as after the last round.
         """
+        kept = list(prompt)
+        end = len(kept) + max_tokens if max_tokens is not None else None
+        sampler = Sampler(sampling)
+        if len(kept) > self._target.n_ctx or end == len(kept):
+            raise ValueError("no room for a single token")
+        finish = ""
+        while not finish:
+            event = self._round(kept, self._room(kept, end), sampler)
+            if self._is_eog(kept[-1]):
+                finish = "end"
+            elif end is not None and len(kept) >= end:
+                finish = "length"
+            elif len(kept) > self._target.n_ctx:
+                finish = "context"
+            self._policy.record(event)
+            yield replace(event, finish=finish)
 
-    def rollback(self, n_tokens: int) -> None:
-        """Keep the first `n_tokens` of the cache. Raises RollbackError when the model cannot."""
+    def _room(self, kept: Sequence[int], end: int | None) -> int:
+        """The most proposals a round may verify: the pass adds k + 1 cells and keeps at most k + 1 tokens."""
+        room = self._target.n_ctx - len(kept)
+        return room if end is None else min(room, end - len(kept) - 1)
+
+    def _round(self, kept: list[int], room: int, sampler: Sampler) -> Round:
+        """One round; extends `kept`. Whatever happens, both caches end as prefixes of `kept` minus its last token."""
+        started = self._clock()
+        try:
+            # 1. Which drafter, how deep; 0 is plain.
+            choice = self._choose(kept, room)
+            # 2. Propose.
+            proposals: list[Proposal] = []
+            if choice.depth > 0:
+                drafter = self._drafters[choice.drafter]
+                proposals = drafter.propose(kept, choice.depth, sampler, choice.worth)
+            drafted = self._clock()
+            # 3. One target pass over the last kept token and the proposals.
+            batch = [kept[-1], *(proposal.token for proposal in proposals)]
+            logits = self._target.decode(batch, len(batch))
+            passed = self._clock()
+            # 4. Accept or correct.
+            verdict = verify(proposals, logits, window(kept, sampler.settings), sampler, self._is_eog)
+            kept.extend(verdict.tokens)
+        finally:
+            # 5. Both caches back to what was kept.
+            self._settle(kept)
+        return Round(
+            tokens=verdict.tokens,
+            origins=verdict.origins,
+            drafter=choice.drafter if proposals else "plain",
+            proposed=len(proposals),
+            tested=verdict.tested,
+            accepted=verdict.accepted,
+            draft_seconds=drafted - started,
+            target_seconds=passed - drafted,
+            total_seconds=self._clock() - started,
+            context_used=len(kept),
+            reason=choice.reason,
+        )
+
+    def _choose(self, kept: Sequence[int], room: int) -> Choice:
+        offers = {name: drafter.offer(kept) for name, drafter in self._drafters.items()}
+        clamped = {name: replace(offer, room=min(offer.room, room)) for name, offer in offers.items()}
+        return self._policy.choose({name: offer for name, offer in clamped.items() if offer.room > 0})
+
+    def _settle(self, kept: Sequence[int]) -> None:
+        for name, drafter in list(self._drafters.items()):
+            try:
+                drafter.rollback(len(kept) - 1)
+            except RollbackError:
+                del self._drafters[name]
+        try:
+            self._target.rollback(len(kept) - 1)
+        except RollbackError:
+            # Recognised before any draft is loaded (Model.rollback_obstacle); should it happen all the same,
+            # reading the kept tokens again is slow but right, and nothing is proposed any more.
+            self._drafters.clear()
+            self._target.rollback(0)
+            self._target.decode(kept[:-1], 0)

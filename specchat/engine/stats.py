@@ -1,15 +1,21 @@
 """The figures that the screen shows, computed from rounds alone.
 
-Contract: `Stats.add(round)` then `Stats.figures` gives an immutable `Figures`; recomputing from the same rounds
-gives the same figures. All speeds are tokens per second of wall clock after the first token.
+Contract: `Stats.add(round)` returns an immutable `Figures`; the same rounds give the same figures, whoever adds them up.
+All speeds are tokens per second of wall clock.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
+from typing import Final
+
+from specchat.engine.rounds import Round
+
+RECENT_SECONDS: Final = 2.0  # what "now" means: long enough to be readable, short enough to feel a switch
 
 
-def expected_tokens_per_pass(acceptance: float, depth: int) -> float:
+def expected_tokens_per_pass(acceptance: float, depth: float) -> float:
     """(1 - a^(k+1)) / (1 - a): tokens one pass keeps on average when each proposal is accepted with probability a.
 
     Leviathan et al. 2023, equation 1; k + 1 at a = 1.
@@ -36,8 +42,8 @@ class Figures:
     tokens_per_second_now: float | None = None  # over about the last two seconds
     acceptance: float | None = None  # accepted / tested
     tokens_per_pass: float | None = None
-    expected_per_pass: float | None = None  # theory at this acceptance and mean depth of drafting rounds
-    ceiling: float | None = None  # 1 / (1 - a)
+    expected_per_pass: float | None = None  # theory at this acceptance, over the depths that were proposed
+    ceiling: float | None = None  # 1 / (1 - a); None also at a = 1
     plain_tokens_per_second: float | None = None  # measured in this run near this context length
     speed_up: float | None = None  # now over plain
     time_to_first_token: float | None = None  # from the request, prompt reading included
@@ -46,3 +52,87 @@ class Figures:
     prompt_tokens_per_second: float | None = None
     context_used: int = 0
     context_size: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """What is known once the prompt was read. Seconds are of wall clock since the request."""
+
+    tokens: int
+    reused: int
+    seconds: float  # spent reading the tokens that were not in the cache
+    context_size: int
+
+
+class Stats:
+    """Adds up one reply's rounds."""
+
+    def __init__(self, prompt: Prompt) -> None:
+        self._prompt = prompt
+        self._recent: deque[tuple[int, float]] = deque()  # (tokens, seconds) of the latest rounds
+        self._first_token: float | None = None
+        self._tokens = self._passes = self._proposed = self._tested = self._accepted = 0
+        self._seconds = self._recent_seconds = 0.0
+        self._depths: dict[int, int] = {}  # proposals in a round -> rounds
+
+    def add(self, event: Round, plain_seconds: float | None = None) -> Figures:
+        """The figures after `event`; `plain_seconds` is what one plain token costs at this context length."""
+        self._tokens += len(event.tokens)
+        self._passes += 1
+        self._proposed += event.proposed
+        self._tested += event.tested
+        self._accepted += event.accepted
+        self._seconds += event.total_seconds
+        self._depths[event.proposed] = self._depths.get(event.proposed, 0) + 1
+        if self._first_token is None:
+            self._first_token = self._prompt.seconds + event.total_seconds
+        self._remember(len(event.tokens), event.total_seconds)
+        return self._figures(event, plain_seconds)
+
+    def _remember(self, tokens: int, seconds: float) -> None:
+        self._recent.append((tokens, seconds))
+        self._recent_seconds += seconds
+        while len(self._recent) > 1 and self._recent_seconds - self._recent[0][1] >= RECENT_SECONDS:
+            self._recent_seconds -= self._recent.popleft()[1]
+
+    def _figures(self, event: Round, plain_seconds: float | None) -> Figures:
+        now = ratio(sum(tokens for tokens, _ in self._recent), self._recent_seconds)
+        acceptance = ratio(self._accepted, self._tested)
+        unread = self._prompt.tokens - self._prompt.reused
+        return Figures(
+            drafter=event.drafter,
+            reason=event.reason,
+            tokens=self._tokens,
+            passes=self._passes,
+            proposed=self._proposed,
+            tested=self._tested,
+            accepted=self._accepted,
+            depth=event.proposed,
+            seconds=self._seconds,
+            tokens_per_second=ratio(self._tokens, self._seconds),
+            tokens_per_second_now=now,
+            acceptance=acceptance,
+            tokens_per_pass=ratio(self._tokens, self._passes),
+            expected_per_pass=self._expected(acceptance),
+            ceiling=None if acceptance is None else ratio(1.0, 1.0 - acceptance),
+            plain_tokens_per_second=None if plain_seconds is None else ratio(1.0, plain_seconds),
+            speed_up=None if plain_seconds is None or now is None else now * plain_seconds,
+            time_to_first_token=self._first_token,
+            prompt_tokens=self._prompt.tokens,
+            prompt_reused=self._prompt.reused,
+            prompt_tokens_per_second=ratio(unread, self._prompt.seconds) if unread else None,
+            context_used=event.context_used,
+            context_size=self._prompt.context_size,
+        )
+
+    def _expected(self, acceptance: float | None) -> float | None:
+        """Theory, averaged over the depths of this reply's rounds: depth 0 is plain's one token a pass."""
+        if acceptance is None:
+            return None
+        expected = sum(n * expected_tokens_per_pass(acceptance, depth) for depth, n in self._depths.items())
+        return expected / self._passes
+
+
+def ratio(numerator: float, denominator: float) -> float | None:
+    """numerator / denominator, or None where that means nothing."""
+    return numerator / denominator if denominator > 0.0 else None
