@@ -1,0 +1,100 @@
+"""What a download says while it works: immutable values, and the arithmetic that makes a sentence of them.
+
+Contract: nothing here prints, waits or touches a file. `Progress` is about one file, `Plan` about all of
+them before the first byte; `Meter` folds a stream of `Progress` into bytes, speed and time left.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+
+class Phase(StrEnum):
+    """Where one file stands. A file passes through them in this order; WAITING may come in between."""
+
+    ASKING = "asking"  # size, hash and commit are asked of the hub
+    WAITING = "waiting"  # for a lock, a rate limit or a server: `note` says which, `seconds` how long
+    DOWNLOADING = "downloading"
+    MAKING = "making"  # on this machine, from another file
+    VERIFYING = "verifying"  # `done` counts hashed bytes
+    INSTALLING = "installing"  # written through to the disk and renamed
+    DONE = "done"
+    FAILED = "failed"  # `note` is the sentence; other files go on
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One file's state. `done` and `total` are bytes, `seconds` what is left of a wait (None: open-ended)."""
+
+    file: str
+    phase: Phase
+    done: int = 0
+    total: int | None = None
+    note: str = ""
+    seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedFile:
+    """A file about to be fetched: its size, and the bytes of it that an earlier run left here."""
+
+    file: str
+    bytes: int
+    here: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is going to be fetched, said once before the first byte; `free` is the room on that disk."""
+
+    files: tuple[PlannedFile, ...]
+    free: int
+
+    @property
+    def missing(self) -> int:
+        """Bytes still to come."""
+        return sum(file.bytes - file.here for file in self.files)
+
+
+Event: TypeAlias = Progress | Plan
+
+_WINDOW: Final = 5.0  # seconds over which the speed is taken: long enough to read, short enough to be true
+
+
+class Meter:
+    """Speed and time left of one file, or of several together.
+
+    `seen` is fed the bytes that are here by now, a figure that may fall when a file starts again; bytes that
+    were here before the first call are not speed.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._seen: deque[tuple[float, int]] = deque()
+
+    def seen(self, done: int) -> None:
+        """`done` bytes are here now."""
+        now = self._clock()
+        if self._seen and done < self._seen[-1][1]:
+            self._seen.clear()
+        self._seen.append((now, done))
+        while self._seen[0][0] < now - _WINDOW and len(self._seen) > 2:
+            self._seen.popleft()
+
+    @property
+    def speed(self) -> float:
+        """Bytes a second over the last seconds; 0 where nothing can be said yet."""
+        if len(self._seen) < 2:
+            return 0.0
+        (begun, before), (_, now) = self._seen[0], self._seen[-1]
+        elapsed = self._clock() - begun
+        return (now - before) / elapsed if elapsed > 0 else 0.0
+
+    def left(self, remaining: int) -> float | None:
+        """Seconds until `remaining` bytes have come at this speed, or None while that is unknown."""
+        return remaining / self.speed if self.speed > 0 else None
