@@ -68,9 +68,7 @@ class _Table:
         value: Any = self.values.get(key)
         if kind is float and isinstance(value, int) and not isinstance(value, bool):
             value = float(value)
-        if value is not None and (
-            not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)
-        ):
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool) is not (kind is bool)):
             raise self.wrong(f"{key} must be {_KIND_NAMES[kind]}, not {value!r}")
         return value
 
@@ -116,9 +114,7 @@ def read(shipped: Path, own: Path | None = None) -> Catalog:
                 entries[name] = _Table(path, f"{section}.{name}", values)
     files = {name: _file(name, table) for name, table in sections["files"].items()}
     _check_bases(files, sections["files"])
-    pairs = {
-        name: _pair(name, table, files, table.source == own) for name, table in sections["pairs"].items()
-    }
+    pairs = {name: _pair(name, table, files, table.source == own) for name, table in sections["pairs"].items()}
     return Catalog(files, pairs, tuple(_left_out(table) for table in sections["left_out"].values()))
 
 
