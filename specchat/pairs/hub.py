@@ -68,6 +68,11 @@ class Hub:
     connect_timeout: float = 10.0
     stall_timeout: float = 10.0  # no byte for so long is a broken connection
 
+    @property
+    def host(self) -> str:
+        """Its name for a person."""
+        return failures.host_of(self.endpoint)
+
     @staticmethod
     def from_environment() -> Hub:
         """The hub that HF_ENDPOINT, HF_TOKEN, the token file and HF_HUB_OFFLINE name."""
