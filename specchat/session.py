@@ -7,13 +7,16 @@ when a reply has ended: by itself, stopped, or by an error after some text came.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+import threading
+from collections.abc import Generator
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from specchat.engine.chat import Event, Message, ReplyOptions
+from specchat.engine.chat import Event, Finished, Generated, Message, ReplyOptions
 from specchat.engine.policy import Speculation
+from specchat.engine.stats import Figures
 from specchat.worker.client import Client
 from specchat.worker.protocol import EngineInfo, Loading, LoadSettings
 
@@ -52,41 +55,98 @@ class Session:
         self.messages = ()
         self.options = launch.options
         self.system_prompt = launch.system_prompt
+        self._client = client or Client()
+        self._speculation = launch.settings.speculation
+        self._stopping = threading.Event()
 
     @property
     def info(self) -> EngineInfo | None:
         """What is loaded; None while nothing is."""
-        raise NotImplementedError
+        return self._client.info
 
     @property
     def speculation(self) -> Speculation:
         """What the user asked for last."""
-        raise NotImplementedError
+        return self._speculation
 
-    def load(self) -> Iterator[Loading]:
+    def load(self) -> Generator[Loading, None, None]:
         """Start the engine, yielding progress. Raises SpecchatError (EngineDied when the process died).
 
-        May be called again after a failure.
+        May be called again after a failure. Closing the generator ends the engine's process.
         """
-        raise NotImplementedError
+        launch = self.launch
+        settings = replace(launch.settings, speculation=self._speculation)
+        yield from self._client.load(launch.target, launch.draft, settings, draft_required=launch.draft_required)
 
-    def send(self, text: str) -> Iterator[SessionEvent]:
+    def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Stream the reply to `text`, waking the engine first (yielding `Loading`) if it is not running.
 
         Afterwards `messages` ends with the user's turn and the reply, partial if it was stopped, the generator was
         closed, or an error (raised: SpecchatError) cut it short. If no text came at all `messages` is unchanged.
+        A `stop` after this call counts, even before the generator is first asked for an event.
         """
-        raise NotImplementedError
+        self._stopping.clear()
+        return self._stream((*self.messages, Message("user", text)))
+
+    def _stream(self, turns: tuple[Message, ...]) -> Generator[SessionEvent, None, None]:
+        if self.info is None:
+            yield from self._until_stopped(self.load())
+        if self._stopping.is_set():
+            yield Finished("cancelled", Figures())
+            return
+        system = (Message("system", self.system_prompt),) if self.system_prompt else ()
+        reply = _Transcript()
+        try:
+            for event in self._client.reply((*system, *turns), self.options):
+                if self._stopping.is_set():  # it may have been asked for before the engine knew of this reply
+                    self._client.cancel()
+                reply.add(event)
+                yield event
+        finally:
+            if reply.message is not None:
+                self.messages = (*turns, reply.message)
+
+    def _until_stopped(self, loading: Generator[Loading, None, None]) -> Generator[Loading, None, None]:
+        with closing(loading):
+            for progress in loading:
+                yield progress
+                if self._stopping.is_set():
+                    return
 
     def stop(self) -> None:
         """End the running reply at the next round; `send` then yields `Finished("cancelled")` and returns."""
+        self._stopping.set()
+        self._client.cancel()
 
     def set_speculation(self, speculation: Speculation) -> None:
         """At once, in the middle of a reply too; kept when the engine is started again."""
+        self._speculation = speculation
+        self._client.set_speculation(speculation)
 
     def count_tokens(self, text: str) -> int:
-        """Tokens of `text` by the target's vocabulary. Raises EngineError if nothing is loaded."""
-        raise NotImplementedError
+        """Tokens of `text` by the target's vocabulary. Raises EngineError if no engine is running."""
+        return self._client.count(text)
 
     def close(self) -> None:
         """End the engine's process within a second. A later `send` wakes another."""
+        self._client.close()
+
+
+class _Transcript:
+    """Adds a reply's pieces up."""
+
+    def __init__(self) -> None:
+        self._answer: list[str] = []
+        self._reasoning: list[str] = []
+
+    def add(self, event: Event) -> None:
+        if isinstance(event, Generated | Finished):
+            for piece in event.pieces:
+                (self._reasoning if piece.reasoning else self._answer).append(piece.text)
+
+    @property
+    def message(self) -> Message | None:
+        """The reply so far; None while there is none."""
+        if not self._answer and not self._reasoning:
+            return None
+        return Message("assistant", "".join(self._answer), "".join(self._reasoning))

@@ -7,13 +7,47 @@ llama.cpp is imported here.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import itertools
+import os
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Generator, Sequence
+from contextlib import suppress
 from pathlib import Path
+from pickle import UnpicklingError
+from queue import SimpleQueue
+from typing import Final, TypeAlias
 
-from specchat.engine.chat import Event, Message, ReplyOptions
+from specchat import locations
+from specchat.engine.chat import Event, Finished, Message, ReplyOptions
 from specchat.engine.policy import Speculation
 from specchat.errors import SpecchatError
-from specchat.worker.protocol import EngineInfo, Fault, Loading, LoadSettings
+from specchat.worker import autopsy
+from specchat.worker.protocol import (
+    Answer,
+    Ask,
+    Cancel,
+    Count,
+    Counted,
+    Emitted,
+    EngineInfo,
+    Failed,
+    Fault,
+    Load,
+    Loaded,
+    Loading,
+    LoadSettings,
+    Quit,
+    Request,
+    SetSpeculation,
+    read_answer,
+    write,
+)
+
+_LOGS_KEPT: Final = 5
+_GRACE: Final = 0.7  # seconds the child has to end by itself before it is killed
 
 
 class EngineError(SpecchatError):
@@ -33,39 +67,213 @@ class EngineDied(EngineError):
         self.memory_suspected = memory_suspected
 
 
+_Delivery: TypeAlias = Answer | EngineError  # an EngineError is the last thing delivered
+
+
+class _Child:
+    """One process, the thread that reads its answers, and the queues of those who wait for them."""
+
+    def __init__(self) -> None:
+        self.log = _new_log()
+        self._oom_kills = autopsy.oom_kills()
+        with self.log.open("ab") as log:
+            self.process = subprocess.Popen(
+                # -P: the folder specchat was started in must not shadow the child's modules.
+                [sys.executable, "-P", "-m", "specchat.worker.process", str(self.log)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+            )
+        self._lock = threading.Lock()  # guards _waiting and _end
+        self._write_lock = threading.Lock()
+        self._waiting: dict[int, SimpleQueue[_Delivery]] = {}
+        self._end: EngineError | None = None
+        self._closing = False
+        threading.Thread(target=self._read, name="engine answers", daemon=True).start()
+
+    @property
+    def alive(self) -> bool:
+        return self._end is None
+
+    def send(self, request: Request) -> None:
+        """Write a request. One that the dead child never reads is answered by the reading thread."""
+        with self._write_lock, suppress(OSError, ValueError):
+            assert self.process.stdin is not None
+            write(self.process.stdin, request)
+
+    def answers(self, request: Load | Ask | Count) -> Generator[Answer, None, None]:
+        """Send a request and yield its answers up to the last. Raises EngineError."""
+        arrived: SimpleQueue[_Delivery] = SimpleQueue()
+        with self._lock:
+            if self._end is not None:
+                raise self._end
+            self._waiting[request.id] = arrived
+        try:
+            self.send(request)
+            while True:
+                match arrived.get():
+                    case EngineError() as error:
+                        raise error
+                    case Failed(sentence=sentence, fault=fault):
+                        raise EngineError(sentence, fault)
+                    case answer:
+                        yield answer
+                        if _is_last(answer):
+                            return
+        finally:
+            with self._lock:
+                self._waiting.pop(request.id, None)
+
+    def _read(self) -> None:
+        assert self.process.stdout is not None
+        # A child that dies in the middle of a message leaves a torn pickle.
+        with suppress(EOFError, OSError, UnpicklingError), self.process.stdout as stream:
+            while True:
+                answer = read_answer(stream)
+                with self._lock:
+                    queue = self._waiting.get(answer.id)
+                if queue is not None:  # else: nobody wants the rest of an abandoned reply
+                    queue.put(answer)
+        end = self._autopsy(self.process.wait())
+        with self._lock:
+            self._end = end
+            for queue in self._waiting.values():
+                queue.put(end)
+
+    def _autopsy(self, status: int) -> EngineError:
+        if self._closing:
+            return EngineError("the engine was closed")
+        finding = autopsy.examine(status, self._oom_kills, self.log)
+        return EngineDied(finding.sentence, self.log, finding.memory_suspected)
+
+    def end(self) -> None:
+        """Ask the process to end, kill it if it does not, and wait until it is gone."""
+        self._closing = True
+        self.send(Quit())
+        with suppress(OSError):
+            assert self.process.stdin is not None
+            self.process.stdin.close()
+        try:
+            self.process.wait(_GRACE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+
+
+def _is_last(answer: Answer) -> bool:
+    match answer:
+        case Loaded() | Counted() | Emitted(event=Finished()):
+            return True
+        case _:
+            return False
+
+
 class Client:
     """One engine process at a time."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()  # guards _child
+        self._child: _Child | None = None
+        self._numbers = itertools.count(1)
+        self._last_ask = 0
+        self._info: EngineInfo | None = None
 
     @property
     def info(self) -> EngineInfo | None:
         """What is loaded; None before `load` has ended, and after the process ended."""
-        raise NotImplementedError
+        child = self._child
+        return self._info if child is not None and child.alive else None
+
+    @property
+    def pid(self) -> int | None:
+        """The engine's process, while there is one."""
+        child = self._child
+        return child.process.pid if child is not None and child.alive else None
 
     def load(
         self, target: Path, draft: Path | None, settings: LoadSettings, *, draft_required: bool = False
-    ) -> Iterator[Loading]:
+    ) -> Generator[Loading, None, None]:
         """Start the process if there is none and load the models into it; afterwards `info` tells what is loaded.
 
         Raises EngineError (a file that is no model, say) or EngineDied. Closing the generator ends the process.
         """
-        raise NotImplementedError
+        self._info = None
+        with self._lock:
+            if self._child is None or not self._child.alive:
+                self._child = _Child()
+            child = self._child
+        request = Load(next(self._numbers), target, draft, draft_required, settings)
+        try:
+            for answer in child.answers(request):
+                match answer:
+                    case Loading():
+                        yield answer
+                    case Loaded(info=info):
+                        self._info = info
+        except EngineError:
+            raise
+        except BaseException:  # closed, or Ctrl+C: a load cannot be interrupted otherwise
+            self.close()
+            raise
 
-    def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Iterator[Event]:
+    def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
         """Stream a reply; the last event is a `Finished`. Closing the generator cancels the reply.
 
         Raises EngineError (a prompt longer than the context, say) or EngineDied.
         """
-        raise NotImplementedError
+        child = self._running()
+        self._last_ask = number = next(self._numbers)
+        try:
+            for answer in child.answers(Ask(number, tuple(messages), options)):
+                if isinstance(answer, Emitted):
+                    yield answer.event
+        finally:
+            child.send(Cancel(number))  # where the reply is over this says nothing
 
     def cancel(self) -> None:
         """Stop the running reply at the next round or batch: it ends with `Finished("cancelled")`."""
+        child = self._child
+        if child is not None:
+            child.send(Cancel(self._last_ask))
 
     def set_speculation(self, speculation: Speculation) -> None:
         """From the next round on, in the middle of a reply too."""
+        child = self._child
+        if child is not None:
+            child.send(SetSpeculation(speculation))
 
     def count(self, text: str) -> int:
-        """Tokens of `text` by the target's vocabulary."""
-        raise NotImplementedError
+        """Tokens of `text` by the target's vocabulary. Raises EngineError if no model is loaded."""
+        for answer in self._running().answers(Count(next(self._numbers), text)):
+            if isinstance(answer, Counted):
+                return answer.tokens
+        raise AssertionError("a count is always answered")
 
     def close(self) -> None:
         """End the process, within a second, and give its memory back. `load` may start another."""
+        with self._lock:
+            child, self._child, self._info = self._child, None, None
+        if child is not None:
+            child.end()
+
+    def _running(self) -> _Child:
+        child = self._child
+        if child is None:
+            raise EngineError("the engine is not running")
+        return child
+
+
+def _new_log() -> Path:
+    """A log file for one engine process, in the logs' folder; only the latest few are kept."""
+    folder = locations.logs_dir()
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        old = sorted(folder.glob("engine-*.log"))[: -(_LOGS_KEPT - 1)]
+        for path in old:
+            with suppress(OSError):  # another window's, on a system that locks open files
+                path.unlink()
+        log = folder / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
+        log.touch()
+    except OSError:
+        return Path(os.devnull)  # a full or read-only disk must not keep anybody from chatting
+    return log

@@ -12,7 +12,7 @@ import pickle
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import BinaryIO, Final, TypeAlias
+from typing import IO, Final, TypeAlias
 
 from specchat.engine.chat import Event, Message, ReplyOptions
 from specchat.engine.policy import Speculation
@@ -29,6 +29,7 @@ class LoadSettings:
     gpu_layers: int | None = None  # None: all of them where the build has a GPU
     devices: tuple[str, ...] = ()  # ggml's names; empty: all
     speculation: Speculation = field(default_factory=Speculation)
+    exact: bool = False  # the same bits whatever the number of tokens verified at once, where the model allows
 
 
 # ---- to the child
@@ -163,19 +164,19 @@ class Failed:
 Answer: TypeAlias = Loading | Loaded | Emitted | Counted | Failed
 
 
-def write(stream: BinaryIO, message: Request | Answer) -> None:
+def write(stream: IO[bytes], message: Request | Answer) -> None:
     """Write one message whole. Raises OSError when nobody reads any more."""
     stream.write(pickle.dumps(message, _PICKLE))
     stream.flush()
 
 
-def read_request(stream: BinaryIO) -> Request:
+def read_request(stream: IO[bytes]) -> Request:
     """The next message to the child. Raises EOFError at the end of the stream."""
     message: Request = pickle.load(stream)
     return message
 
 
-def read_answer(stream: BinaryIO) -> Answer:
+def read_answer(stream: IO[bytes]) -> Answer:
     """The next message from the child. Raises EOFError at the end of the stream (or UnpicklingError inside one)."""
     message: Answer = pickle.load(stream)
     return message

@@ -1,0 +1,66 @@
+"""Why did the engine's process end? Read from its exit status, its log and the kernel's counters."""
+
+from __future__ import annotations
+
+import re
+import signal
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from specchat import locations
+
+_TAIL: Final = 16 << 10  # bytes of the log that are read
+# std::bad_alloc, ggml's and CUDA's own words for an allocation that failed, and Python's.
+_NO_MEMORY: Final = re.compile(
+    rb"bad_alloc|out of memory|failed to allocate|cannot allocate memory|MemoryError", re.IGNORECASE
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One sentence for the user, and whether memory was probably the cause."""
+
+    sentence: str
+    memory_suspected: bool
+
+
+def oom_kills() -> int:
+    """How many processes the kernel has killed for want of memory since it started; 0 where it does not tell."""
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/vmstat").read_text().splitlines():
+            name, _, value = line.partition(" ")
+            if name == "oom_kill":
+                return int(value)
+    return 0
+
+
+def examine(status: int, oom_kills_before: int, log: Path) -> Finding:
+    """Explain the exit status (as `subprocess` gives it: minus the signal's number) of a child nobody ended."""
+    how = (
+        _signal_name(-status)
+        if status < 0
+        else f"status {status & 0xFFFFFFFF:#x}"
+        if status > 255
+        else f"status {status}"
+    )
+    certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(_tail(log)) is not None
+    suspected = certain or how == "SIGKILL"
+    memory = " because memory ran out" if certain else " (perhaps because memory ran out)" if suspected else ""
+    where = f"; its log is {locations.tilde(log)}"
+    return Finding(f"the engine's process ended unexpectedly with {how}{memory}{where}", suspected)
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"
+
+
+def _tail(log: Path) -> bytes:
+    with suppress(OSError), log.open("rb") as stream:
+        stream.seek(max(0, log.stat().st_size - _TAIL))
+        return stream.read(_TAIL)
+    return b""
