@@ -11,12 +11,15 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 from specchat.engine.cache import Cache, Logits, RollbackError
-from specchat.engine.drafters import Drafter, Proposal
+from specchat.engine.drafters import Draft, Drafter, Proposal
 from specchat.engine.policy import Choice, Policy
 from specchat.engine.rounds import Origin, Round
-from specchat.engine.sampling import Sampler, SamplingSettings, residual, window
+from specchat.engine.sampling import Sampler, SamplingSettings, acceptance_of, residual, window
+
+JUDGED: Final = 32  # plain tokens over which an idle draft is judged at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +30,7 @@ class Verdict:
     origins: tuple[Origin, ...]
     tested: int
     accepted: int
+    probability: float = 0.0  # the target's own, of the token that it wrote without a proposal
 
 
 def verify(
@@ -53,9 +57,10 @@ def verify(
         if is_eog(token):
             return Verdict(tuple(kept), (Origin.ACCEPTED,) * (row + 1), row + 1, row + 1)
     k = len(proposals)
-    kept.append(sampler.draw(sampler.distribution(logits[k], before)))
+    p = sampler.distribution(logits[k], before)
+    kept.append(sampler.draw(p))
     last = Origin.BONUS if proposals else Origin.PLAIN
-    return Verdict(tuple(kept), (Origin.ACCEPTED,) * k + (last,), k, k)
+    return Verdict(tuple(kept), (Origin.ACCEPTED,) * k + (last,), k, k, p.probability(kept[-1]))
 
 
 class Decoder:
@@ -75,6 +80,7 @@ class Decoder:
         self._policy = policy
         self._is_eog = is_eog
         self._clock = clock
+        self._plain: list[float] = []  # the target's probabilities of the plain tokens just kept, for judging a draft
 
     def run(self, prompt: Sequence[int], sampling: SamplingSettings, max_tokens: int | None = None) -> Iterator[Round]:
         """Rounds until an end-of-generation token, `max_tokens` or a full context; the last one says which.
@@ -109,11 +115,13 @@ class Decoder:
         try:
             # 1. Which drafter, how deep; 0 is plain.
             choice = self._choose(kept, room)
+            if choice.judge:
+                self._judge(kept, sampler)
             # 2. Propose.
-            proposals: list[Proposal] = []
+            draft = Draft()
             if choice.depth > 0:
-                drafter = self._drafters[choice.drafter]
-                proposals = drafter.propose(kept, choice.depth, sampler, choice.worth)
+                draft = self._drafters[choice.drafter].propose(kept, choice.depth, sampler, choice.worth)
+            proposals = draft.proposals
             drafted = self._clock()
             # 3. One target pass over the last kept token and the proposals.
             batch = [kept[-1], *(proposal.token for proposal in proposals)]
@@ -122,6 +130,7 @@ class Decoder:
             # 4. Accept or correct.
             verdict = verify(proposals, logits, window(kept, sampler.settings), sampler, self._is_eog)
             kept.extend(verdict.tokens)
+            self._plain = [*self._plain[-JUDGED:], verdict.probability] if not proposals else []
         finally:
             # 5. Both caches back to what was kept.
             self._settle(kept)
@@ -136,6 +145,8 @@ class Decoder:
             target_seconds=passed - drafted,
             total_seconds=self._clock() - started,
             context_used=len(kept),
+            confidences=draft.confidences,
+            declined=self._declined(draft, verdict),
             reason=choice.reason,
         )
 
@@ -143,6 +154,16 @@ class Decoder:
         offers = {name: drafter.offer(kept) for name, drafter in self._drafters.items()}
         clamped = {name: replace(offer, room=min(offer.room, room)) for name, offer in offers.items()}
         return self._policy.choose({name: offer for name, offer in clamped.items() if offer.room > 0})
+
+    def _declined(self, draft: Draft, verdict: Verdict) -> float | None:
+        """What the target wrote where the draft stopped tells for free what going on would have been worth."""
+        if draft.declined is None or verdict.accepted < len(draft.proposals) or verdict.probability <= 0.0:
+            return None
+        return acceptance_of(verdict.tokens[-1], verdict.probability, draft.declined)
+
+    def _judge(self, kept: Sequence[int], sampler: Sampler) -> None:
+        for drafter in self._drafters.values():
+            self._policy.judged(drafter.judge(kept, sampler, self._plain))
 
     def _settle(self, kept: Sequence[int]) -> None:
         for name, drafter in list(self._drafters.items()):

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from specchat.engine.cache import Cache
-from specchat.engine.sampling import Distribution, Sampler, window
+from specchat.engine.sampling import Distribution, Sampler, acceptance_of, confidence, window
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,19 +24,29 @@ class Proposal:
 
 
 @dataclass(frozen=True, slots=True)
+class Draft:
+    """A drafter's part of a round."""
+
+    proposals: tuple[Proposal, ...] = ()
+    confidences: tuple[float, ...] = ()  # the draft model's, for each step it made, a declined one included
+    declined: Distribution | None = None  # q of the step that was not worth a draw
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
     """What a drafter could propose now, as the policy prices it."""
 
     room: int  # the most tokens it can propose
     match: int = 0  # n-gram: tokens of context that matched
     unread: int = 1  # draft model: tokens it must read before the first proposal
+    token: int = -1  # n-gram: what it would propose first
 
 
-# Asked before x_i is drawn: (i counted from 0, q_i) -> is it worth proposing?
-Continue = Callable[[int, Distribution], bool]
+# Asked before x_i is drawn: (i counted from 0, the draft's confidence there) -> is it worth proposing?
+Continue = Callable[[int, float], bool]
 
 
-def always(_index: int, _q: Distribution) -> bool:
+def always(_index: int, _confidence: float) -> bool:
     """Propose to the full depth."""
     return True
 
@@ -52,11 +62,17 @@ class Drafter(Protocol):
     def offer(self, kept: Sequence[int]) -> Offer:
         """What can be proposed after `kept`, without proposing it."""
 
-    def propose(self, kept: Sequence[int], depth: int, sampler: Sampler, worth: Continue = always) -> list[Proposal]:
+    def propose(self, kept: Sequence[int], depth: int, sampler: Sampler, worth: Continue = always) -> Draft:
         """Up to `depth` proposals for the tokens that follow `kept`."""
 
     def rollback(self, n_tokens: int) -> None:
         """Keep at most the first `n_tokens` of the conversation: what lies after them was not kept."""
+
+    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:
+        """(confidence, acceptance) at each of the last tokens of `kept`, of which `probabilities` holds the target's p(x).
+
+        Judges an idle drafter without spending a target pass on it.
+        """
 
 
 class ModelDrafter:
@@ -91,34 +107,37 @@ class ModelDrafter:
         # Proposing k tokens leaves kept + k - 1 cells filled: the last proposal is never decoded here.
         return Offer(max(0, self._context.n_ctx - len(kept) + 1), unread=len(kept) - self.n_cached)
 
-    def propose(self, kept: Sequence[int], depth: int, sampler: Sampler, worth: Continue = always) -> list[Proposal]:
+    def propose(self, kept: Sequence[int], depth: int, sampler: Sampler, worth: Continue = always) -> Draft:
         proposals: list[Proposal] = []
+        confidences: list[float] = []
         preceding = window(kept, sampler.settings)
         unread = self._fed(kept[self.n_cached :])
         while len(proposals) < depth:
             logits = self._context.decode(unread, 1)[0, : self._shared]
             q = sampler.distribution(logits, preceding)
-            if not worth(len(proposals), q):
-                break
+            confidences.append(confidence(logits, q, sampler.settings))
+            if not worth(len(proposals), confidences[-1]):
+                return Draft(tuple(proposals), tuple(confidences), q)
             token = sampler.draw(q)
             proposals.append(Proposal(token, q))
             preceding.append(token)
             unread = [token]
-        return proposals
+        return Draft(tuple(proposals), tuple(confidences))
 
     def rollback(self, n_tokens: int) -> None:
         self._context.rollback(min(self.n_cached, n_tokens))
 
-    def overlap_rows(self, kept: Sequence[int], sampler: Sampler, rows: int) -> list[Distribution]:
-        """q for each of the last `rows` tokens of `kept`, in the batch that catches up: judging without proposing."""
-        unread = len(kept) - 1 - self.n_cached
-        rows = min(rows, unread)
+    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:
+        rows = min(len(probabilities), len(kept) - 1 - self.n_cached)
         if rows <= 0:
             return []
-        fed = self._fed(kept[self.n_cached : -1])
-        logits = self._context.decode(fed, rows)
-        first = len(kept) - rows
-        return [sampler.distribution(logits[i, : self._shared], kept[: first + i]) for i in range(rows)]
+        logits = self._context.decode(self._fed(kept[self.n_cached : -1]), rows)[:, : self._shared]
+        judged: list[tuple[float, float]] = []
+        for row, at in enumerate(range(len(kept) - rows, len(kept))):
+            q = sampler.distribution(logits[row], window(kept, sampler.settings, at))
+            accepted = acceptance_of(kept[at], probabilities[at - len(kept)], q)
+            judged.append((confidence(logits[row], q, sampler.settings), accepted))
+        return judged
 
     def _fed(self, tokens: Sequence[int]) -> list[int]:
         return [token if token < self._context.n_vocab else self._substitute for token in tokens]
@@ -153,8 +172,8 @@ class NgramDrafter:
         return iter(())
 
     def offer(self, kept: Sequence[int]) -> Offer:
-        length = self._match(kept)[1]
-        return Offer(self.LONGEST if length else 0, match=length)
+        position, length = self._match(kept)
+        return Offer(self.LONGEST, match=length, token=self._tokens[position]) if length else Offer(0)
 
     def _match(self, kept: Sequence[int]) -> tuple[int, int]:
         """(position of the continuation, length of the match); (0, 0) when there is none."""
@@ -168,17 +187,20 @@ class NgramDrafter:
                 return found, length
         return 0, 0
 
-    def propose(self, kept: Sequence[int], depth: int, _sampler: Sampler, worth: Continue = always) -> list[Proposal]:
+    def propose(self, kept: Sequence[int], depth: int, _sampler: Sampler, _worth: Continue = always) -> Draft:
         position, length = self._match(kept)
         run = self._tokens[position : position + depth] if length else []
         # A match that overlaps the end is a repetition: go on round its period.
         while run and len(run) < depth:
             run.append(run[len(run) - (len(self._tokens) - position)])
-        proposals = (Proposal(token, Distribution.one_hot(token)) for token in run)
-        return [p for i, p in enumerate(proposals) if worth(i, p.q)]
+        return Draft(tuple(Proposal(token, Distribution.one_hot(token)) for token in run))
 
     def rollback(self, n_tokens: int) -> None:
         """Nothing to forget: only kept tokens enter the index."""
+
+    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:  # noqa: ARG002
+        """Nothing to run: its offers can be compared with what was kept, for free."""
+        return []
 
     def _catch_up(self, kept: Sequence[int]) -> None:
         for token in kept[len(self._tokens) :]:

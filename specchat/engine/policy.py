@@ -1,18 +1,21 @@
-"""Which drafter, and how deep: decided before every round.
+"""Which drafter, and how deep: decided before every round from measured costs and measured acceptance.
 
-Contract: `Policy.choose` is asked once a round and answers with a `Choice` (depth 0 is plain decoding);
-`Policy.record` is told what the round did and what it cost. The past may decide the depth, never the random numbers.
+Contract: `Policy.choose` is asked once a round and answers with a `Choice` (depth 0 is plain decoding); `Policy.record`
+is told what the round did and what it cost. The past may decide the depth, never the random numbers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+from specchat.engine.acceptance import DraftAcceptance, Judged, Learned, NgramAcceptance, expected_tokens
+from specchat.engine.costs import CostModel, Costs
 from specchat.engine.drafters import Continue, Offer, always
 from specchat.engine.rounds import Round
+from specchat.engine.stats import expected_tokens_per_pass
 
 
 class Mode(StrEnum):
@@ -26,7 +29,7 @@ class Mode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Speculation:
-    """The user's wish: a mode, and a depth for the fixed modes (None: the default of that drafter)."""
+    """The user's wish: a mode, and a depth. With a depth, DRAFT and NGRAM propose exactly so many and AUTO at most."""
 
     mode: Mode = Mode.AUTO
     depth: int | None = None
@@ -40,6 +43,7 @@ class Choice:
     depth: int
     reason: str = ""
     worth: Continue = always  # asked inside the round before each proposal is drawn
+    judge: bool = False  # compare the idle draft model with the tokens just kept
 
 
 class Policy(Protocol):
@@ -53,14 +57,21 @@ class Policy(Protocol):
     def record(self, event: Round) -> None:
         """Learn from a finished round."""
 
+    def judged(self, results: Sequence[tuple[float, float]]) -> None:
+        """Learn from a comparison of the idle draft with the target: (confidence, acceptance) for each token."""
 
-PLAIN = Choice("plain", 0)
+    def wants(self, drafter: str) -> bool:
+        """Will the next reply probably use this drafter? Asked before a long prompt is read for it."""
+
+    @property
+    def plain_seconds(self) -> float | None:
+        """What one plain token costs at this context length; None until measured in this run."""
 
 
 class FixedPolicy:
-    """One drafter at one depth: what `--speculation draft --depth 4` asks for, and what benches compare with.
+    """One drafter at one depth, nothing learned; `auto` takes the draft model where there is one, else the n-grams.
 
-    `auto` takes the draft model where there is one, else the n-gram look-up.
+    What `--speculation draft --depth 4` asks for, and what adaptive choices are measured against.
     """
 
     DEPTHS: Final[Mapping[str, int]] = {"draft": 4, "ngram": 15}
@@ -69,14 +80,234 @@ class FixedPolicy:
         self.speculation = speculation
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
-        mode, depth = self.speculation.mode, self.speculation.depth
-        if mode is Mode.OFF:
-            return PLAIN
-        names = ("draft", "ngram") if mode is Mode.AUTO else (mode.value,)
-        for name in names:
-            if name in offers:
-                return Choice(name, min(depth or self.DEPTHS[name], offers[name].room))
-        return PLAIN
+        return fixed_choice(self.speculation, offers, self.DEPTHS)
 
     def record(self, event: Round) -> None:
         """Nothing to learn."""
+
+    def judged(self, results: Sequence[tuple[float, float]]) -> None:
+        """Nothing to learn."""
+
+    def wants(self, drafter: str) -> bool:
+        return self.speculation.mode is Mode.AUTO or self.speculation.mode.value == drafter
+
+    @property
+    def plain_seconds(self) -> float | None:
+        return None
+
+
+def fixed_choice(speculation: Speculation, offers: Mapping[str, Offer], depths: Mapping[str, int]) -> Choice:
+    """The first allowed drafter that offers anything, at the depth asked for."""
+    for name in allowed(speculation.mode):
+        if name in offers:
+            depth = depths[name] if speculation.depth is None else speculation.depth
+            return Choice(name, min(depth, offers[name].room), f"depth {depth}, as asked")
+    return Choice("plain", 0, plain_reason(speculation.mode))
+
+
+def allowed(mode: Mode) -> tuple[str, ...]:
+    """The drafters that a mode may use."""
+    return {Mode.OFF: (), Mode.AUTO: ("draft", "ngram")}.get(mode, (mode.value,))
+
+
+def plain_reason(mode: Mode) -> str:
+    """Why a round is plain when nothing was offered."""
+    return "switched off" if mode is Mode.OFF else "nothing to propose here"
+
+
+class AdaptivePolicy:
+    """Every round takes the drafter and depth with the most expected tokens per second, plain included."""
+
+    DEPTHS: Final[Mapping[str, int]] = {"draft": 16, "ngram": 32}  # the deepest that are priced
+    # Plain is taken for two rounds now and then while drafting: the speed-up divides by what was measured there.
+    STRETCH: Final = 2
+    FIRST_STRETCH: Final = 16  # tokens
+    STRETCH_EVERY: Final = 192
+    # Share of plain time that may go into judging an idle draft; halved after each verdict that changed nothing.
+    JUDGING: Final = 0.015
+    LEAST_JUDGING: Final = 0.002
+    GAIN: Final = 1.01  # a drafter must beat plain by this much: the estimates are no better
+
+    def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
+        self.speculation = speculation
+        self.costs = CostModel(costs or Costs())
+        self.draft = DraftAcceptance(learned or Learned())
+        self.ngram = NgramAcceptance()
+        self._offers: Mapping[str, Offer] = {}
+        self._since_plain = self.STRETCH_EVERY - self.FIRST_STRETCH
+        self._stretch = 0
+        self._allowance = 0.0  # seconds that judging may spend
+        self._judging = self.JUDGING
+
+    # -- deciding ------------------------------------------------------------------------------------------------
+
+    def choose(self, offers: Mapping[str, Offer]) -> Choice:
+        self._offers = offers
+        mode, depth = self.speculation.mode, self.speculation.depth
+        if mode is Mode.OFF or (depth is not None and mode is not Mode.AUTO):
+            return fixed_choice(self.speculation, offers, self.DEPTHS)
+        options = [self._best(name, offers[name]) for name in allowed(mode) if name in offers]
+        best = max(options, key=lambda option: option.rate, default=None)
+        if best is None:
+            return Choice("plain", 0, plain_reason(mode), judge=self._judge_now())
+        if mode is Mode.AUTO and best.rate < self.GAIN * self._plain_rate():
+            return Choice("plain", 0, self._why_plain(best), judge=self._judge_now())
+        if self._stretch > 0 or self._since_plain >= self.STRETCH_EVERY:
+            return Choice("plain", 0, "measuring plain speed")
+        return self._draft_choice(best)
+
+    def wants(self, drafter: str) -> bool:
+        """As `choose` would answer with this drafter alone, a match in hand and the prompt read."""
+        mode = self.speculation.mode
+        if mode is not Mode.AUTO:
+            return mode.value == drafter
+        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8)).rate >= self.GAIN * self._plain_rate()
+
+    @property
+    def plain_seconds(self) -> float | None:
+        return self.costs.plain_seconds
+
+    def learned(self) -> Learned:
+        """What is worth keeping for the next session with this pair."""
+        return self.draft.learned()
+
+    def _plain_rate(self) -> float:
+        return 1.0 / self.costs.round_seconds("plain", 0)
+
+    def _best(self, name: str, offer: Offer) -> Option:
+        """The depth with the most tokens per second. Costs are not convex: every depth is looked at."""
+        deepest = min(self.DEPTHS[name], offer.room, self.speculation.depth or offer.room)
+        rates = [self._acceptance(name, offer, i) for i in range(deepest)]
+        expected = expected_tokens(rates)
+        options = (
+            Option(name, k, expected[k], self.costs.round_seconds(name, k, offer.unread)) for k in range(1, deepest + 1)
+        )
+        return max(options, key=lambda option: option.rate)
+
+    def _acceptance(self, name: str, offer: Offer, position: int) -> float:
+        return self.draft.at(position) if name == "draft" else self.ngram.at(offer.match, position)
+
+    def _draft_choice(self, best: Option) -> Choice:
+        reason = f"{best.expected:.1f} tokens expected for the time of {best.seconds * self._plain_rate():.1f} passes"
+        if best.drafter != "draft":
+            return Choice(best.drafter, best.depth, reason)
+        forced = self.speculation.mode is Mode.DRAFT
+        return Choice("draft", best.depth, reason, EarlyStop(self.costs, self.draft, best.depth, at_least=int(forced)))
+
+    def _why_plain(self, best: Option) -> str:
+        passes = best.seconds * self._plain_rate()
+        needed = break_even(passes, best.depth)
+        now = self._acceptance(best.drafter, self._offers[best.drafter], 0)
+        what = "drafting" if best.drafter == "draft" else "copying"
+        return (
+            f"{what} {best.depth} and verifying {best.depth + 1} costs {passes:.1f} passes here; "
+            f"break-even acceptance {100 * needed:.0f} %, now {100 * now:.0f} %: plain"
+        )
+
+    # -- learning ------------------------------------------------------------------------------------------------
+
+    def record(self, event: Round) -> None:
+        offer = self._offers.get("draft", Offer(0))
+        self.costs.record(event, offer.unread)
+        if event.drafter == "plain":
+            self._stretch = max(0, (self._stretch or self.STRETCH) - 1)
+            self._since_plain = 0 if self._stretch == 0 else self._since_plain
+            self._allowance += self._judging * event.target_seconds
+        else:
+            self._since_plain += len(event.tokens)
+        outcomes = enumerate(event.confidences[: event.tested])
+        self.draft.add([Judged(i, confidence, float(i < event.accepted)) for i, confidence in outcomes])
+        if event.declined is not None:
+            self.draft.add([Judged(event.proposed, event.confidences[-1], event.declined)])
+        self._record_ngram(event)
+
+    def judged(self, results: Sequence[tuple[float, float]]) -> None:
+        if not results:
+            return
+        before = self.wants("draft")
+        self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in results])
+        self._allowance = 0.0
+        changed = self.wants("draft") != before
+        self._judging = self.JUDGING if changed else max(self.LEAST_JUDGING, self._judging / 2.0)
+
+    def _record_ngram(self, event: Round) -> None:
+        """Its own round, or for free: would the look-up have proposed what the target then wrote?"""
+        offer = self._offers.get("ngram")
+        if offer is None:
+            return
+        if event.drafter == "ngram":
+            self.ngram.add(offer.match, [i < event.accepted for i in range(event.tested)])
+        else:
+            self.ngram.add(offer.match, [event.tokens[0] == offer.token])
+
+    def _judge_now(self) -> bool:
+        """Is there time left over for running the idle draft over what it missed?"""
+        offer = self._offers.get("draft")
+        if offer is None or self.speculation.mode is not Mode.AUTO or offer.unread < 8:
+            return False
+        return self._allowance >= self.costs.reading_seconds(offer.unread)
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """A drafter at a depth, priced."""
+
+    drafter: str
+    depth: int
+    expected: float  # tokens
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.expected / self.seconds
+
+
+class EarlyStop:
+    """Asked before each proposal of one round is drawn: is it worth going on, given how sure the draft is here?
+
+    Compares the tokens per second of stopping now with those of the best depth still ahead.
+    """
+
+    def __init__(self, costs: CostModel, acceptance: DraftAcceptance, depth: int, at_least: int) -> None:
+        self._costs = costs
+        self._acceptance = acceptance
+        self._depth = depth
+        self._at_least = at_least
+        self._expected = 1.0
+        self._reach = 1.0  # probability that everything proposed so far is accepted
+
+    def __call__(self, index: int, confidence: float) -> bool:
+        here = self._reach * self._acceptance.given(confidence)
+        if index >= self._at_least and not self._pays(index, here):
+            return False
+        self._reach = here
+        self._expected += here
+        return True
+
+    def _pays(self, index: int, here: float) -> bool:
+        step = self._costs.draft_step()
+        # Stopping wastes the step that this confidence came from; going on to depth d takes d - index - 1 more.
+        spent = (index + 1) * step
+        stopping = self._expected / (spent + self._costs.round_seconds("plain", index))
+        expected, reach = self._expected, here
+        for depth in range(index + 1, self._depth + 1):
+            expected += reach
+            seconds = spent + (depth - index - 1) * step + self._costs.round_seconds("plain", depth)
+            if expected / seconds > stopping:
+                return True
+            reach *= self._acceptance.at(depth)
+        return False
+
+
+def break_even(passes: float, depth: int) -> float:
+    """The acceptance at which a round of `depth` proposals that costs `passes` plain passes is as fast as plain.
+
+    Solves (1 - a^(k+1)) / (1 - a) = passes; 1 where even full acceptance would not pay.
+    """
+    if passes >= depth + 1:
+        return 1.0
+    low, high = 0.0, 1.0
+    for _ in range(20):
+        middle = (low + high) / 2.0
+        low, high = (middle, high) if expected_tokens_per_pass(middle, depth) < passes else (low, middle)
+    return high

@@ -29,5 +29,7 @@ class Round:
     target_seconds: float
     total_seconds: float  # the whole round, with sampling and roll-back
     context_used: int  # tokens of the conversation after this round, the last one included
+    confidences: tuple[float, ...] = ()  # the draft's own, for each step it made: one more than proposed if it stopped
+    declined: float | None = None  # what the acceptance of the step that it stopped at would have been
     reason: str = ""  # why this drafter and depth, from the policy
     finish: str = ""  # "" while it goes on; else "end" (of generation), "length" or "context"

@@ -51,11 +51,6 @@ class Distribution:
         """The distribution of a deterministic proposal, and of greedy decoding."""
         return cls(np.array([token], np.int64), np.ones(1))
 
-    @property
-    def confidence(self) -> float:
-        """Probability of the most likely token."""
-        return float(self.probabilities.max())
-
     def probability(self, token: int) -> float:
         found = np.flatnonzero(self.ids == token)
         return float(self.probabilities[found[0]]) if found.size else 0.0
@@ -98,6 +93,11 @@ def overlap(p: Distribution, q: Distribution) -> float:
     return float(np.minimum(p.probabilities, q.dense(size)[p.ids]).sum())
 
 
+def acceptance_of(token: int, p_of_token: float, q: Distribution) -> float:
+    """min(1, q(x) / p(x)) for an x that the target drew from p: an unbiased estimate of the overlap of p and q."""
+    return min(1.0, q.probability(token) / p_of_token)
+
+
 def distribution(logits: Logits, settings: SamplingSettings, preceding: Sequence[int] = ()) -> Distribution:
     """The distribution that the next token is drawn from, for one row of logits, shape (n_vocab,).
 
@@ -122,9 +122,19 @@ def distribution(logits: Logits, settings: SamplingSettings, preceding: Sequence
     return Distribution(ids[: kept.size], weights / weights.sum())
 
 
-def window(tokens: Sequence[int], settings: SamplingSettings) -> list[int]:
-    """The last of `tokens`, as far back as the penalties look: what `distribution` needs to see, and no more."""
-    return list(tokens[-settings.repeat_last_n :]) if settings.repeat_last_n > 0 else []
+def window(tokens: Sequence[int], settings: SamplingSettings, end: int | None = None) -> list[int]:
+    """The last of `tokens` before `end`, as far back as the penalties look: what `distribution` needs to see."""
+    end = len(tokens) if end is None else end
+    return list(tokens[max(0, end - settings.repeat_last_n) : end])
+
+
+def confidence(logits: Logits, dist: Distribution, settings: SamplingSettings) -> float:
+    """How sure the model is of its most likely token. Greedy distributions are one-hot: there, of the plain softmax."""
+    if not settings.greedy:
+        return float(dist.probabilities[0])
+    top = logits.max()
+    # What lies 8 below the top has at most e^-8 of its weight each: left out, as the figure only sorts into bins.
+    return float(1.0 / np.exp(logits[logits > top - 8.0] - top).sum())
 
 
 def _penalised(logits: Logits, penalty: float, recent: Sequence[int]) -> Logits:

@@ -1,6 +1,6 @@
 """The figures that the screen shows, computed from rounds alone.
 
-Contract: `Stats.add(round)` returns an immutable `Figures`; the same rounds give the same figures, whoever adds them up.
+Contract: `Stats.add(round)` returns an immutable `Figures`; the same rounds give the same figures, whoever adds them.
 All speeds are tokens per second of wall clock.
 """
 
