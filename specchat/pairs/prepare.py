@@ -6,27 +6,29 @@ nothing is yielded, when all is ready already. Two programs preparing at once: t
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Final
 
 from filelock import FileLock, Timeout
 
 from specchat import locations
 from specchat.errors import SpecchatError
-from specchat.pairs import made, wheel
+from specchat.pairs import discovery, made, wheel
 from specchat.pairs.catalog import Catalog, MadeSource, ModelFile, Pair, PathSource, WheelSource
 from specchat.pairs.library import Library, State, Step, hash_file, not_here, recipe
 
 _POLL_SECONDS: Final = 0.5
 
 
-def prepare(catalog: Catalog, library: Library, pair: Pair) -> Iterator[Step]:
+def prepare(catalog: Catalog, library: Library, pair: Pair, places: Iterable[discovery.Place] = ()) -> Iterator[Step]:
     """Bring every file of `pair` to `State.READY`, yielding progress.
 
-    Raises SpecchatError when a file has to be pulled, is damaged, or could not be fetched or made.
+    A file of the hub that is not installed is looked for in `places` and used where it is. Raises
+    SpecchatError when a file has to be pulled, is damaged, or could not be fetched or made.
     """
     if library.installed(pair):
         return
+    yield from discovery.adopt_missing(library, catalog.needed(pair), places)
     try:
         library.models.mkdir(parents=True, exist_ok=True)
     except OSError as error:
