@@ -1,0 +1,96 @@
+"""What the store stands on: one connection, its lock and transactions, and the replies that lost their writer."""
+
+from __future__ import annotations
+
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from specchat.history import database, owner
+from specchat.history.values import HistoryError, SetAside
+
+
+class Base:
+    """An open database. `set_aside` is not None if a damaged one had to make room for it."""
+
+    file: Path | None
+    set_aside: SetAside | None
+
+    def __init__(self, file: Path | None, *, clock: Callable[[], float] = time.time) -> None:
+        """Open `file`, made where it does not exist; None keeps everything in memory. Raises HistoryError."""
+        self.file = file
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._owner = owner.new_owner()
+        self._db, self.set_aside = database.open_database(file)
+
+    def close(self) -> None:
+        """Replies this store was still writing are left as stopped. Twice does no harm."""
+        with self._lock, self._explained():
+            try:
+                self._db.execute(
+                    "UPDATE messages SET state = 'stopped', owner = NULL WHERE state = 'streaming' AND owner = ?",
+                    (self._owner,),
+                )
+            except sqlite3.ProgrammingError:
+                return  # closed already
+            finally:
+                self._db.close()
+
+    def version(self) -> int:
+        """A number that changes when another window has written something; asking is cheap."""
+        with self._lock, database.explained(self.file):
+            return int(self._db.execute("PRAGMA data_version").fetchone()[0])
+
+    def _now(self) -> int:
+        return int(self._clock() * 1000)
+
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        with self._lock, self._explained():
+            self._stop_orphans()
+            yield self._db
+
+    @contextmanager
+    def _writing(self) -> Iterator[sqlite3.Connection]:
+        """A transaction: all of it is on disk afterwards, or none."""
+        with self._lock, self._explained():
+            # IMMEDIATE: a transaction that turns from reading to writing fails at once, without waiting its turn.
+            self._db.execute("BEGIN IMMEDIATE")
+            try:
+                self._stop_orphans()
+                yield self._db
+                self._db.execute("COMMIT")
+            except BaseException:
+                if self._db.in_transaction:
+                    self._db.execute("ROLLBACK")
+                raise
+
+    @contextmanager
+    def _explained(self) -> Iterator[None]:
+        with database.explained(self.file):
+            try:
+                yield
+            except sqlite3.DatabaseError as error:
+                if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CORRUPT_VTAB:
+                    raise
+                self._db.execute("INSERT INTO message_index(message_index) VALUES ('rebuild')")
+                raise HistoryError("the search index was damaged and has been rebuilt: try again") from error
+
+    def _stop_orphans(self) -> None:
+        """Replies in the making whose process is gone are stopped replies.
+
+        They keep their owner: should it have been alive after all, it writes on, and they are streaming again.
+        """
+        rows = self._db.execute(
+            "SELECT id, owner, updated FROM messages WHERE state = 'streaming' AND owner IS NOT ?", (self._owner,)
+        ).fetchall()
+        for row in rows:
+            if not owner.is_alive(row["owner"], silent_for=(self._now() - row["updated"]) / 1000):
+                self._db.execute(
+                    "UPDATE messages SET state = 'stopped' WHERE id = ? AND state = 'streaming' AND owner = ?",
+                    (row["id"], row["owner"]),
+                )

@@ -1,0 +1,176 @@
+"""A connection to the file of conversations: opened, checked, migrated, and with errors in sentences.
+
+Contract: `open_database` never changes or removes a file it cannot use. A damaged one is renamed with the time (its
+write-ahead log with it) and a new one begun; one of a newer version, or of another program, is refused. Files and
+folders made here can be read by their owner alone.
+
+WAL with synchronous=NORMAL: what a call has committed survives the death of the process at any moment. A power
+cut may take the last moments with it, but never the file's integrity.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
+
+from specchat import locations
+from specchat.history import schema
+from specchat.history.values import HistoryError, SetAside
+
+BUSY_TIMEOUT: Final = 5.0  # seconds; every transaction of ours takes a few milliseconds
+# The check at opening reads about 1 MB a millisecond. Past this it is cut short, so that opening stays quick;
+# damage further in is met, and said, when it is read.
+CHECK_SECONDS: Final = 0.3
+_DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+
+
+class _DamageError(Exception):
+    """The file is not a sound database."""
+
+
+def open_database(path: Path | None) -> tuple[sqlite3.Connection, SetAside | None]:
+    """A connection in autocommit mode, usable from any thread (one at a time), and what was set aside, if anything.
+
+    None opens a database in memory, gone when it is closed. Raises HistoryError.
+    """
+    if path is None:
+        return _connect(None), None
+    with explained(path):
+        aside = None
+        while True:
+            _prepare(path)
+            seen = path.stat().st_ino
+            try:
+                _inspect(path)
+                return _connect(path), aside
+            except _DamageError as damage:
+                # Another window may have been quicker: what it put there is not ours to move.
+                if path.exists() and path.stat().st_ino == seen:
+                    aside = SetAside(_rename(path), str(damage))
+
+
+@contextmanager
+def explained(path: Path | None) -> Iterator[None]:
+    """Turn errors of SQLite and the file system into a HistoryError of one sentence."""
+    try:
+        yield
+    except sqlite3.DatabaseError as error:
+        sentence = _sentence(error, path)
+        if sentence is None:
+            raise
+        raise HistoryError(sentence) from error
+    except OSError as error:
+        raise HistoryError(f"cannot keep conversations in {_name(path)}: {error.strerror or error}") from error
+
+
+def _name(path: Path | None) -> str:
+    return locations.tilde(path) if path else "memory"
+
+
+def _sentence(error: sqlite3.DatabaseError, path: Path | None) -> str | None:
+    """What to tell the person; None where the error can only be a mistake of ours."""
+    where = _name(path)
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF  # the primary code: extended ones add detail above it
+    return {
+        sqlite3.SQLITE_FULL: f"the disk that holds {where} is full: free some space, then try again",
+        sqlite3.SQLITE_READONLY: f"cannot write to {where}: the file or its disk is read-only",
+        sqlite3.SQLITE_BUSY: f"another program keeps {where} locked: close it, then try again",
+        sqlite3.SQLITE_LOCKED: f"another program keeps {where} locked: close it, then try again",
+        sqlite3.SQLITE_CANTOPEN: f"cannot open {where}: is it a file you may read and write?",
+        sqlite3.SQLITE_PERM: f"cannot open {where}: is it a file you may read and write?",
+        sqlite3.SQLITE_IOERR: f"reading or writing {where} failed: is its disk full, or failing?",
+        sqlite3.SQLITE_CORRUPT: f"{where} is damaged: start again, and it will be set aside",
+        sqlite3.SQLITE_NOTADB: f"{where} is damaged: start again, and it will be set aside",
+        sqlite3.SQLITE_TOOBIG: "the text is too long to be kept (1 GB at most)",
+    }.get(code)
+
+
+def _prepare(path: Path) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if path.is_dir():
+        raise HistoryError(f"cannot keep conversations in {_name(path)}: it is a folder")
+    if not path.exists():
+        # Made here, not by SQLite, which would let others read it; its log files take over these rights.
+        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+
+
+def _inspect(path: Path) -> None:
+    """Look without touching: read-only, or closing a damaged file would write its log into it."""
+    try:
+        with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
+            db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
+            _refuse_strangers(db, path)
+            _check(db)
+    except sqlite3.DatabaseError as error:
+        if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
+            raise
+        raise _DamageError(str(error)) from error
+
+
+def _refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
+    if db.execute("PRAGMA application_id").fetchone()[0] != schema.APPLICATION_ID:
+        if db.execute("SELECT 1 FROM sqlite_schema").fetchone():
+            raise HistoryError(f"{_name(path)} is another program's database: move it, or choose another place")
+    elif schema.unknown_steps(db):
+        raise HistoryError(f"{_name(path)} was written by a newer specchat: update this one to use it")
+
+
+def _check(db: sqlite3.Connection) -> None:
+    deadline = time.monotonic() + CHECK_SECONDS
+    db.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
+    try:
+        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
+            raise
+        return
+    if verdict != "ok":
+        raise _DamageError(str(verdict).splitlines()[-1])
+
+
+def _connect(path: Path | None) -> sqlite3.Connection:
+    db = sqlite3.connect(path or ":memory:", timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
+    try:
+        db.row_factory = sqlite3.Row
+        _use_wal(db)
+        db.execute("PRAGMA synchronous = NORMAL")
+        db.execute("PRAGMA foreign_keys = ON")
+        schema.migrate(db)
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _use_wal(db: sqlite3.Connection) -> None:
+    """Switching needs the file alone for a moment, and SQLite does not wait for that by itself."""
+    deadline = time.monotonic() + BUSY_TIMEOUT
+    while True:
+        try:
+            db.execute("PRAGMA journal_mode = WAL")
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
+
+
+def _rename(path: Path) -> Path:
+    """Move the database out of the way under a new name, the log under the name SQLite will look for."""
+    stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%SZ")
+    endings = (f"-{number}" if number else "" for number in itertools.count())
+    targets = (path.with_name(f"{path.stem}.damaged-{stamp}{ending}{path.suffix}") for ending in endings)
+    target = next(target for target in targets if not target.exists())
+    # The log first: one left behind would be replayed into the new file.
+    for ending in ("-wal", "-shm", ""):
+        part = path.with_name(path.name + ending)
+        if part.exists():
+            part.rename(target.with_name(target.name + ending))
+    return target
