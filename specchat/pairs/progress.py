@@ -29,7 +29,10 @@ class Phase(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One file's state. `done` and `total` are bytes, `seconds` what is left of a wait (None: open-ended)."""
+    """One file's state. `seconds` is what is left of a wait, None where that is open.
+
+    `done` and `total` count bytes, or the parts of a model being made where `in_bytes` is false.
+    """
 
     file: str
     phase: Phase
@@ -37,6 +40,7 @@ class Progress:
     total: int | None = None
     note: str = ""
     seconds: float | None = None
+    in_bytes: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,18 +57,14 @@ class Patience:
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A file to fetch: where the hub has it, and which part of the library it is."""
+    """A file to fetch: where the hub has it, and which part of the library it is. `label` is for people."""
 
+    label: str
     repo: str
     path: str
     revision: str | None
     file: ModelFile
     part: Part
-
-    @property
-    def label(self) -> str:
-        """Its name for a person."""
-        return self.part.path.name
 
 
 @dataclass(frozen=True, slots=True)
