@@ -197,8 +197,8 @@ class Library:
             return f"{size:,} bytes instead of {expected:,}"
         if record and part.sha256 not in (None, record.sha256):
             return "not the version the catalogue names"
-        if record and recipe(file) != record.recipe:
-            return "made in another way than the catalogue says"
+        if recipe(file) != (record.recipe if record else ""):
+            return "not made as the catalogue says"
         return "hash does not match" if record and record.damaged else ""
 
     def partials(self, part: Part) -> list[Path]:
@@ -239,30 +239,29 @@ class Library:
         temporary.write_text(json.dumps(asdict(record)), "utf-8")
         temporary.replace(target)
 
-    def expected_sha256(self, part: Part) -> str | None:
-        """The hash the part should have: the catalogue's, or the one it had when it was installed."""
-        record = self._read(part)
-        return part.sha256 or (record.sha256 if record else None)
-
     # -- verifying ----------------------------------------------------------------------------------------
 
     def verify(self, file: ModelFile) -> Generator[Step, None, FileStatus]:
-        """Hash what is here of the file, note the outcome, yield progress, return the new status.
+        """Hash what is here whole of the file, note the outcome, yield progress, return the new status.
 
         A file whose hash nobody knows (no catalogue entry, no record) is recorded as it is now.
         """
         for found in self.status(file).parts:
-            if found.state in (State.READY, State.UNCHECKED):
-                expected = self.expected_sha256(found.part)
-                actual = yield from hash_file(found.path, f"checking {found.path.name}")
-                self.record(
-                    found.part,
-                    expected or actual,
-                    path=found.path,
-                    recipe=recipe(file),
-                    damaged=expected not in (None, actual),
-                )
+            if found.path.is_file() and found.bytes == (found.part.bytes or found.bytes):
+                yield from self._verify(found)
         return self.status(file)
+
+    def _verify(self, found: PartStatus) -> Iterator[Step]:
+        before = self._read(found.part)
+        expected = found.part.sha256 or (before.sha256 if before else None)
+        actual = yield from hash_file(found.path, f"checking {found.path.name}")
+        self.record(
+            found.part,
+            expected or actual,
+            path=found.path,
+            recipe=before.recipe if before else "",
+            damaged=expected not in (None, actual),
+        )
 
     # -- disk ---------------------------------------------------------------------------------------------
 

@@ -1,0 +1,31 @@
+"""What specchat remembers between runs survives restarts and damage."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from specchat import locations, state
+
+
+def test_nothing_is_remembered_at_first() -> None:
+    assert state.load() == state.State()
+
+
+def test_the_last_opened_and_every_use_are_remembered() -> None:
+    state.remember_opened("demo", now=10.0)
+    state.remember_opened("qwen3-8b", now=20.0)
+    assert state.load() == state.State("qwen3-8b", {"demo": 10.0, "qwen3-8b": 20.0})
+
+
+def test_a_damaged_file_counts_as_empty_and_is_replaced() -> None:
+    for damage in ("", "{", "[]", '{"last_opened": 3, "used": ["x"]}', '{"used": {"a": "b"}}'):
+        locations.state_file().parent.mkdir(parents=True, exist_ok=True)
+        locations.state_file().write_text(damage)
+        assert state.load().last_opened is None
+    state.remember_opened("demo")
+    assert state.load().last_opened == "demo"
+
+
+def test_a_place_that_cannot_be_written_is_no_error(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    state.remember_opened("demo", tmp_path / "file" / "state.json")
