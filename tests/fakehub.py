@@ -70,7 +70,9 @@ class Knobs:
     link_uses: int = 10**9  # requests that a signed address is good for
     gated_for: set[str] | None = None  # tokens that have access
     valid_tokens: set[str] | None = None
+    refusal: int = 401  # of a token that is not valid
     captive: str = ""  # "page": 200 with a login page; "redirect": to a login page elsewhere
+    revisions: set[str] | None = None  # those there are
     etag: str | None = None
     no_commit: bool = False
     echo_token: bool = False  # the error message quotes what was sent
@@ -166,7 +168,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._answer_signed(parts.path)
         elif not self._answered_with_trouble():
             match = _RESOLVE.fullmatch(parts.path)
-            self._answer_resolve(match[1], match[3]) if match else self._refuse(404, "")
+            self._answer_resolve(*match.groups()) if match else self._refuse(404, "")
 
     # -- trouble before any file --------------------------------------------------------------------------
 
@@ -189,7 +191,7 @@ class _Handler(BaseHTTPRequestHandler):
         token = self.headers.get("Authorization", "").removeprefix("Bearer ")
         said = f"Invalid credentials in Authorization header{' ' + token if knobs.echo_token else ''}"
         if token and knobs.valid_tokens is not None and token not in knobs.valid_tokens:
-            self._refuse(401, "", {"X-Error-Message": said})
+            self._refuse(knobs.refusal, "", {"X-Error-Message": said})
         elif knobs.gated_for is not None and token not in knobs.gated_for:
             self._refuse(403 if token else 401, "GatedRepo")
         else:
@@ -208,12 +210,14 @@ class _Handler(BaseHTTPRequestHandler):
 
     # -- files --------------------------------------------------------------------------------------------
 
-    def _answer_resolve(self, repo: str, path: str) -> None:
+    def _answer_resolve(self, repo: str, revision: str, path: str) -> None:
         hub = self.server.hub
         if repo not in {known for known, _ in hub.files}:
             # What the hub says to someone without a token; with one it is 404 and a code.
             known = "Authorization" in self.headers
             self._refuse(404 if known else 401, "RepoNotFound" if known else "")
+        elif hub.knobs.revisions is not None and revision not in hub.knobs.revisions:
+            self._refuse(404, "RevisionNotFound")
         elif (repo, path) not in hub.files:
             self._refuse(404, "EntryNotFound")
         elif hub.knobs.cdn:

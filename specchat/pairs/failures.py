@@ -13,7 +13,7 @@ import ssl
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from http import HTTPStatus
 from typing import Final
 from urllib.parse import urlsplit
@@ -43,7 +43,7 @@ class Asked:
     repo: str
     path: str
     revision: str | None
-    token: str | None
+    token: str | None = field(repr=False)
     token_from: str = ""  # where the token was found, as a person would say it
 
     @property
@@ -154,8 +154,6 @@ def unreachable(asked: Asked, error: Exception, host: str | None = None) -> HubE
     host = host or asked.host
     causes = list(_chain(error))
     through = _proxy(asked.endpoint)
-    if isinstance(error, httpx2.UnsupportedProtocol | httpx2.InvalidURL):
-        return HubError(f"{asked.endpoint!r} in HF_ENDPOINT is not a web address such as https://huggingface.co")
     if isinstance(error, httpx2.ProxyError):
         return HubError(f"the proxy {through} does not let us through to {host}: check HTTPS_PROXY and NO_PROXY")
     if certificate := next((c for c in causes if isinstance(c, ssl.SSLCertVerificationError)), None):

@@ -177,6 +177,8 @@ class Hub:
         asked = Asked(self.endpoint, repo, path, revision, self.token, self.token_from)
         if self.offline:
             raise _offline(asked)
+        if not _is_address(self.endpoint):
+            raise HubError(f"{self.endpoint!r} in HF_ENDPOINT is not a web address such as https://huggingface.co")
         if self.token and not (self.token.isascii() and self.token.isprintable()):
             raise HubError(f"the token {self.token_from} holds characters that no token has; copy it again")
         return asked
@@ -210,6 +212,14 @@ def _host(error: Exception) -> str | None:
 
 def _offline(asked: Asked) -> HubError:
     return HubError(f"{asked.path} is not here and offline mode is on: unset HF_HUB_OFFLINE to download it")
+
+
+def _is_address(url: str) -> bool:
+    try:
+        parts = urlsplit(url)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
 
 
 def _origin(url: str) -> tuple[str, str | None, int | None]:
