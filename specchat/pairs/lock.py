@@ -37,19 +37,18 @@ else:
 
 _HELD: Final = {errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK}
 _UNKNOWN: Final = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
-_POLL: Final = 0.2  # seconds between two looks at a lock somebody holds
 
 
 @contextlib.contextmanager
-def held(path: Path, waiting: Callable[[str], None]) -> Iterator[None]:
-    """Hold the lock at `path`; call `waiting(who)` at every look while another has it.
+def held(path: Path, waiting: Callable[[str], None], poll: float = 0.2) -> Iterator[None]:
+    """Hold the lock at `path`; call `waiting(who)` every `poll` seconds while another has it.
 
     `waiting` may raise to give up. Two holders in one process exclude each other as well.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
     while (fd := _try(path)) is None:
         waiting(_owner(path))
-        time.sleep(_POLL)
+        time.sleep(poll)
     try:
         yield
     finally:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from specchat import locations
 from specchat.errors import SpecchatError
-from specchat.pairs import crew, prepare
+from specchat.pairs import crew, discovery, prepare
 from specchat.pairs.catalog import Catalog, HubSource, ModelFile, Pair, Part, Shard
 from specchat.pairs.library import Library, State, Step
 from specchat.pairs.progress import Event, Phase, Plan, PlannedFile, Progress
@@ -37,17 +37,19 @@ def pull(
     *,
     hub: Callable[[], Hub] | None = None,
     patience: Patience | None = None,
+    places: Iterable[discovery.Place] = (),
     force: bool = False,
     gentle: bool = False,
 ) -> Generator[Event, None, None]:
     """Make every pair ready, yielding what happens.
 
     `force` hashes again what counts as ready, so that damage is found and healed. `gentle` keeps hashing on
-    one core, for a chat going on beside it. `hub` is called only when something has to be fetched (default:
-    what the environment names).
+    one core, for a chat going on beside it. Files found whole in `places` are used where they are. `hub` is
+    called only when something has to be fetched (default: what the environment names).
     """
     files = catalog.needed(*pairs)
     yield from _check(library, files, force)
+    yield from _steps(discovery.adopt_missing(library, files, places), Phase.VERIFYING)
     missing = [(file, part) for file in files for part in _missing(library, file)]
     if missing:
         yield from _fetch(_circumstances(library, hub, patience, gentle), missing)
@@ -155,13 +157,13 @@ def _raise(outcomes: Iterable[object]) -> None:
         raise SpecchatError("\n".join(failures))
 
 
-def _steps(steps: Iterator[Step]) -> Generator[Progress, None, None]:
-    """What is made on this machine, in the words of a download."""
+def _steps(steps: Iterator[Step], phase: Phase = Phase.MAKING) -> Iterator[Progress]:
+    """What other rooms do, in the words of a download."""
     last = ""
     for step in steps:
         if last and step.text != last:
             yield Progress(last, Phase.DONE)
         last = step.text
-        yield Progress(step.text, Phase.MAKING, step.done, step.total, in_bytes=step.in_bytes)
+        yield Progress(step.text, phase, step.done, step.total, in_bytes=step.in_bytes)
     if last:
         yield Progress(last, Phase.DONE)
