@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-from specchat.pairs.catalog import HubSource, ModelFile, Part
+from specchat.pairs.catalog import HubSource, ModelFile, Part, is_sha256
 from specchat.pairs.library import Library, State, Step, hash_file
 
 _DEPTH: Final = 6  # folders deep; snapshots/COMMIT/SUBFOLDER of the hub's cache is 5
@@ -118,10 +118,11 @@ def _manifest(place: Place, path: Path) -> Iterator[Found]:
     except (OSError, ValueError, KeyError, TypeError):
         return  # another program's file in a form we do not know
     for digest in digests:
-        blob = place.folder / "blobs" / digest.replace(":", "-")
-        if blob.is_file():
-            size, sha256 = blob.stat().st_size, digest.removeprefix("sha256:")
-            yield Found(blob, place.owner, f"{path.parent.name}:{path.name}", size, sha256)
+        sha256 = str(digest).removeprefix("sha256:")
+        blob = place.folder / "blobs" / f"sha256-{sha256}"
+        if is_sha256(sha256) and blob.is_file():
+            name = f"{path.parent.name}:{path.name}"
+            yield Found(blob, place.owner, name, blob.stat().st_size, sha256)
 
 
 def adopt(library: Library, file: ModelFile, found: Iterable[Found]) -> Generator[Step, None, bool]:

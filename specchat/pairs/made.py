@@ -7,7 +7,7 @@ the process. It may crash without harm to the program.
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from pathlib import Path
 
 import psutil
@@ -17,7 +17,9 @@ from specchat.pairs import child
 from specchat.pairs.library import Step
 
 
-def make(src: Path, dst: Path, kind: str, prune_layers: Sequence[int] = (), text: str = "") -> Iterator[Step]:
+def make(
+    src: Path, dst: Path, kind: str, prune_layers: Sequence[int] = (), text: str = ""
+) -> Generator[Step, None, None]:
     """Write `src`, requantised to llama.cpp's type `kind` and without `prune_layers`, to `dst`.
 
     Steps count tensors. Raises SpecchatError with the reason.
