@@ -1,0 +1,169 @@
+"""Every key and every slash command: the one registry.
+
+Contract: the footer's hints, the help screen, the command palette, completion and the README are made from these
+tables, and the screens take their key bindings from them; nothing else binds a key. An action `name` is the method
+`action_<name>` of the widget or screen at its `place`, and the name by which settings re-map it; a command `name`
+is the method `run_<name>` of `tui.commands.CommandRunner`.
+
+Keys that TextArea uses for editing (ctrl+a/e/k/u/w/x/v/z/y, F6, F7) are bound to nothing else; ctrl+i, ctrl+m, ctrl+h
+and ctrl+[ are Tab, Enter, Backspace and Esc to a terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Final
+
+from textual.binding import Binding
+
+
+class Place(StrEnum):
+    """Where an action's keys are listened to."""
+
+    APP = "on every screen"
+    SCREEN = "in the chat"
+    PROMPT = "in the box"
+    CONVERSATION = "in the conversation"
+
+
+@dataclass(frozen=True, slots=True)
+class Action:
+    """One thing a key does."""
+
+    name: str
+    keys: tuple[str, ...]  # in Textual's names, the one to show first
+    label: str  # a word or two, for the footer
+    help: str  # one sentence
+    place: Place = Place.SCREEN
+    hint: int | None = None  # in the footer, with this rank (0 stays longest); None: not there
+    priority: bool = False  # before the focused widget sees the key
+    palette: bool = False  # offered in the command palette
+
+
+ACTIONS: Final = (
+    Action("send", ("enter",), "Send", "Send the message.", Place.PROMPT),
+    Action(
+        "newline",
+        ("ctrl+j", "shift+enter", "alt+enter"),
+        "New line",
+        "Start a new line in the message.",
+        Place.PROMPT,
+    ),
+    Action("previous", ("up",), "Earlier", "On the first line: an earlier message of yours.", Place.PROMPT),
+    Action("next", ("down",), "Later", "On the last line: a later message of yours.", Place.PROMPT),
+    Action("scroll_up", ("pageup",), "Scroll up", "Scroll the conversation up by a page.", Place.PROMPT),
+    Action("scroll_down", ("pagedown",), "Scroll down", "Scroll the conversation down by a page.", Place.PROMPT),
+    Action("leave_or_delete", ("ctrl+d",), "Quit", "Quit if the box is empty; else delete forward.", Place.PROMPT),
+    Action("complete", ("tab",), "Complete", "Complete a command, or go to the conversation.", Place.PROMPT),
+    Action("help", ("f1",), "Help", "Show the keys and commands.", hint=1, palette=True),
+    Action(
+        "toggle_speculation",
+        ("f2", "ctrl+t"),
+        "Speculation",
+        "Switch speculation off and on, in the middle of a reply too.",
+        hint=2,
+        palette=True,
+    ),
+    Action("escape", ("escape",), "Stop", "Close the innermost thing, or stop the reply and keep what came.", hint=0),
+    Action(
+        "interrupt",
+        ("ctrl+c",),
+        "Copy",
+        "Copy the selection, or clear the box, or stop the reply; twice with nothing to do: quit.",
+        priority=True,
+    ),
+    Action("end", ("ctrl+end",), "To the end", "Go to the end of the conversation and follow it.", palette=True),
+    Action("new", ("ctrl+n",), "New", "Start a new conversation.", hint=4, palette=True),
+    Action("command_palette", ("ctrl+p",), "Palette", "Search everything specchat can do.", Place.APP, hint=5),
+    Action("quit", ("ctrl+q",), "Quit", "Quit; a running reply is stopped.", Place.APP, hint=3, priority=True),
+    Action("example_1", ("f8",), "First example", "Send the first example prompt of the empty chat."),
+    Action("example_2", ("f9",), "Second example", "Send the second example prompt of the empty chat."),
+    Action("line_down", ("j", "down"), "Down", "Scroll down a line.", Place.CONVERSATION),
+    Action("line_up", ("k", "up"), "Up", "Scroll up a line.", Place.CONVERSATION),
+    Action("top", ("g", "home"), "Top", "Go to the beginning.", Place.CONVERSATION),
+    Action("bottom", ("G", "end"), "Bottom", "Go to the end and follow it.", Place.CONVERSATION),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """One slash command."""
+
+    name: str
+    argument: str  # how the argument is written; "" if there is none, in brackets if it may be left out
+    help: str
+    choices: tuple[str, ...] = ()  # what completion offers for the argument
+
+    @property
+    def usage(self) -> str:
+        """The command as the help writes it."""
+        return f"/{self.name} {self.argument}".rstrip()
+
+
+COMMANDS: Final = (
+    Command("help", "", "Show the keys and commands."),
+    Command("new", "", "Start a new conversation."),
+    Command(
+        "speculation",
+        "[auto|draft|ngram|off]",
+        "Choose who proposes tokens, or show it.",
+        ("auto", "draft", "ngram", "off"),
+    ),
+    Command("depth", "[N|auto]", "Propose N tokens a round (1 to 64), or leave it to the program.", ("auto",)),
+    Command("system", "[TEXT|none]", "Set the system prompt of this conversation, or show it.", ("none",)),
+    Command("temp", "[T]", "Set the sampling temperature (0 takes the likeliest token), or show it."),
+    Command("exit", "", "Quit."),
+)
+
+_NAMES: Final = {
+    "pageup": "PgUp",
+    "pagedown": "PgDn",
+    "escape": "Esc",
+    "enter": "Enter",
+    "up": "↑",
+    "down": "↓",
+    "left": "←",
+    "right": "→",
+}
+
+
+def key_name(key: str) -> str:
+    """A key as people write it: `ctrl+end` -> `Ctrl+End`."""
+    *modifiers, last = key.split("+")
+    shown = _NAMES.get(last, last if len(last) == 1 and not modifiers else last.capitalize())
+    return "+".join([*(modifier.capitalize() for modifier in modifiers), shown])
+
+
+def keys_of(action: Action, keymap: Mapping[str, str]) -> tuple[str, ...]:
+    """The action's keys, re-mapped ones if there are any."""
+    mapped = keymap.get(action.name, "")
+    return tuple(key.strip() for key in mapped.split(",") if key.strip()) or action.keys
+
+
+def bindings(place: Place, actions: Iterable[Action] = ACTIONS) -> list[Binding]:
+    """Textual's bindings for one place; their ids are the names that settings re-map."""
+    return [
+        Binding(
+            ",".join(action.keys),
+            action.name,
+            action.label,
+            show=action.hint is not None,
+            priority=action.priority,
+            id=action.name,
+        )
+        for action in actions
+        if action.place is place
+    ]
+
+
+def find_command(name: str) -> Command | None:
+    """The command called `name` (without the slash)."""
+    return next((command for command in COMMANDS if command.name == name), None)
+
+
+def unknown_actions(keymap: Mapping[str, str]) -> list[str]:
+    """Names in a keymap that no action has."""
+    names = {action.name for action in ACTIONS}
+    return sorted(set(keymap) - names)

@@ -1,0 +1,88 @@
+"""The Textual application around the chat.
+
+Contract: `run` owns the session it is given: when it returns the terminal is as it was and the engine's process has
+ended, however the application ended (a key, an error, SIGTERM, SIGHUP). It needs a terminal on standard input and
+output; who calls it checks that first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, ClassVar, Final
+
+from textual.app import App, SystemCommand
+from textual.binding import BindingType
+from textual.screen import Screen
+
+from specchat.session import Session
+from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
+from specchat.tui.screens.chat import ChatScreen
+
+_DEFAULT_THEME: Final = "textual-dark"
+
+
+class SpecchatApp(App[None]):
+    """One window of specchat."""
+
+    TITLE = "specchat"
+    CSS_PATH = "specchat.tcss"
+    BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
+
+    def __init__(self, session: Session, theme: str = _DEFAULT_THEME, keymap: Mapping[str, str] | None = None) -> None:
+        super().__init__()
+        self._session = session
+        self._keys = dict(keymap or {})
+        self.set_keymap(self._keys)
+        if theme in self.available_themes:
+            self.theme = theme
+
+    def on_mount(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGHUP):
+            # Outside the main thread (some test runners) there are no handlers to set.
+            with suppress(NotImplementedError, RuntimeError, ValueError):
+                loop.add_signal_handler(number, self._end_by_signal, number)
+
+    def get_default_screen(self) -> ChatScreen:
+        return ChatScreen(self._session, self._keys)
+
+    async def action_quit(self) -> None:
+        await self._leave(0)
+
+    async def _leave(self, return_code: int) -> None:
+        for screen in self.screen_stack:
+            if isinstance(screen, ChatScreen):
+                await screen.wind_down()
+        self.exit(return_code=return_code)
+
+    def _end_by_signal(self, number: int) -> None:
+        self.run_worker(self._leave(128 + number), exit_on_error=False)
+
+    def get_system_commands(self, screen: Screen[Any]) -> Iterable[SystemCommand]:
+        for action in ACTIONS:
+            if action.palette and isinstance(screen, ChatScreen):
+                key = key_name(keys_of(action, self._keys)[0])
+                help_text = f"{action.help} ({key})"
+                yield SystemCommand(action.label, help_text, partial(screen.run_action, action.name))
+        yield SystemCommand("Theme", "Change the colours.", self.action_change_theme)
+        yield SystemCommand("Screenshot", "Save a picture of the screen (SVG).", self.deliver_screenshot)
+        yield SystemCommand("Quit", "Quit specchat.", self.action_quit)
+
+
+def run(
+    session: Session,
+    theme: str = _DEFAULT_THEME,
+    keymap: Mapping[str, str] | None = None,
+    mouse: bool = True,
+) -> int:
+    """Chat until the user leaves; answers with the exit status."""
+    app = SpecchatApp(session, theme, keymap)
+    try:
+        app.run(mouse=mouse)
+    finally:
+        session.close()
+    return app.return_code or 0
