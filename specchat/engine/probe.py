@@ -1,0 +1,84 @@
+"""What this build of llama.cpp is and sees, and which models may be paired: JSON from its own process.
+
+    python -m specchat.engine.probe build
+    python -m specchat.engine.probe pair TARGET DRAFT
+    python -m specchat.engine.probe drafts TARGET CANDIDATE...
+
+Contract: one JSON document on standard output; on failure one sentence on standard error and exit status 1.
+Asked from a process of its own so that the caller stays without the native library and outlives a file that
+crashes it. `specchat.probe` is the asking side.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from importlib.metadata import version
+from pathlib import Path
+
+from specchat.engine import vocabulary
+from specchat.engine.llama import Model, ModelError, devices
+from specchat.engine.native import api
+
+
+def build() -> dict[str, object]:
+    """Versions, what the build offers, and its devices with their memory in bytes."""
+    return {
+        "version": version("llama-cpp-python"),
+        "features": api.llama_print_system_info().decode("utf-8", "replace").strip(),
+        "gpu": bool(api.llama_supports_gpu_offload()),
+        "rpc": bool(api.llama_supports_rpc()),
+        "devices": [asdict(device) for device in devices()],
+    }
+
+
+def pair(target: Path, draft: Path) -> dict[str, object]:
+    """Every rule for drafting with its outcome."""
+    with Model.load(target, vocab_only=True) as t, Model.load(draft, vocab_only=True) as d:
+        rules = [*vocabulary.checks(t, d), _rollback("target", t), _rollback("draft", d)]
+    return {"checks": [asdict(check) for check in rules]}
+
+
+def _rollback(role: str, model: Model) -> vocabulary.Check:
+    obstacle = model.rollback_obstacle
+    return vocabulary.Check(f"the {role} can take tokens back", obstacle is None, obstacle or "yes")
+
+
+def drafts(target: Path, candidates: Sequence[Path]) -> dict[str, object]:
+    """For each candidate why it cannot draft for `target`, or null where it can."""
+    with Model.load(target, vocab_only=True) as t:
+        return {str(path): _obstacle(t, path) for path in candidates}
+
+
+def _obstacle(target: Model, path: Path) -> str | None:
+    try:
+        with Model.load(path, vocab_only=True) as draft:
+            return vocabulary.mismatch(target, draft) or draft.rollback_obstacle
+    except ModelError as error:
+        return str(error)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command line above."""
+    try:
+        match arguments:
+            case ["build"]:
+                answer = build()
+            case ["pair", target, draft]:
+                answer = pair(Path(target), Path(draft))
+            case ["drafts", target, *candidates]:
+                answer = drafts(Path(target), [Path(path) for path in candidates])
+            case _:
+                print("usage: build | pair TARGET DRAFT | drafts TARGET CANDIDATE...", file=sys.stderr)
+                return 2
+    except ModelError as error:
+        print(error, file=sys.stderr)
+        return 1
+    print(json.dumps(answer))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
