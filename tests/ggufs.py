@@ -153,7 +153,7 @@ class _File:
         kind = GGMLQuantizationType[self.shape.quantisation]
         self.writer.add_tensor(name, gguf.quants.quantize(values, kind), raw_dtype=kind)
 
-    def values(self, name: str, values: NDArray[np.float32]) -> None:
+    def values(self, name: str, values: NDArray[np.floating[Any]]) -> None:
         self.writer.add_tensor(name, values.astype(np.float32))
 
     def ones(self, name: str, n: int) -> None:
