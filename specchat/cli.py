@@ -13,13 +13,30 @@ from typing import Final
 import click
 
 from specchat import __version__
+from specchat.errors import SpecchatError
 
 # name -> (module under specchat.commands that holds a click.Command called `command`, one line of help).
-COMMANDS: Final[Mapping[str, tuple[str, str]]] = {}
+COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "pull": ("pull", "Fetch pairs, verified and resumable; without a name, show those there are."),
+}
 
 
 class LazyGroup(click.Group):
-    """A group that knows its commands' names and one-line helps without importing their modules."""
+    """A group that knows its commands' names and one-line helps without importing their modules.
+
+    A SpecchatError of a command is its sentence on standard error and exit status 1.
+    """
+
+    def invoke(self, ctx: click.Context) -> object:
+        try:
+            return super().invoke(ctx)
+        except SpecchatError as error:
+            click.echo(f"specchat: {error}", err=True)
+            ctx.exit(1)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)

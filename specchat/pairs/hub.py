@@ -176,7 +176,7 @@ class Hub:
     def _asked(self, repo: str, path: str, revision: str | None) -> Asked:
         asked = Asked(self.endpoint, repo, path, revision, self.token, self.token_from)
         if self.offline:
-            raise _offline(asked)
+            raise _offline()
         if not _is_address(self.endpoint):
             raise HubError(f"{self.endpoint!r} in HF_ENDPOINT is not a web address such as https://huggingface.co")
         if self.token and not (self.token.isascii() and self.token.isprintable()):
@@ -197,7 +197,7 @@ def _explained(asked: Asked) -> Iterator[None]:
     try:
         yield
     except OfflineModeIsEnabled as error:
-        raise _offline(asked) from error
+        raise _offline() from error
     except (httpx2.HTTPError, httpx2.InvalidURL, httpx2.StreamError) as error:
         raise failures.unreachable(asked, error, _host(error)) from error
 
@@ -210,8 +210,8 @@ def _host(error: Exception) -> str | None:
         return None
 
 
-def _offline(asked: Asked) -> HubError:
-    return HubError(f"{asked.path} is not here and offline mode is on: unset HF_HUB_OFFLINE to download it")
+def _offline() -> HubError:
+    return HubError("offline mode is on and not everything is here: unset HF_HUB_OFFLINE to download the rest")
 
 
 def _is_address(url: str) -> bool:

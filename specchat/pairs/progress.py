@@ -1,7 +1,7 @@
 """What a download says while it works: immutable values, and the arithmetic that makes a sentence of them.
 
 Contract: nothing here prints, waits or touches a file. `Progress` is about one file, `Plan` about all of
-them before the first byte; `Meter` folds a stream of `Progress` into bytes, speed and time left.
+them before the first byte; `Overview` folds a stream of both into bytes, speed and time left.
 """
 
 from __future__ import annotations
@@ -102,3 +102,54 @@ class Meter:
     def left(self, remaining: int) -> float | None:
         """Seconds until `remaining` bytes have come at this speed, or None while that is unknown."""
         return remaining / self.speed if self.speed > 0 else None
+
+
+class Overview:
+    """Everything that was said so far: each file's latest state, and the sums over all planned files."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self.plan: Plan | None = None
+        self.files: dict[str, Progress] = {}
+        self._clock = clock
+        self._come: dict[str, int] = {}  # bytes of planned files that are on this disk
+        self._meters: dict[str, Meter] = {}
+        self._all = Meter(clock)
+
+    def seen(self, event: Event) -> None:
+        """Take in one event."""
+        if isinstance(event, Plan):
+            self.plan = event
+            self._come = {file.file: file.here for file in event.files}
+            self._all.seen(self.done)
+            return
+        self.files[event.file] = event
+        if event.file not in self._come:
+            return
+        if event.phase is Phase.DOWNLOADING:
+            self._come[event.file] = event.done
+            self._meters.setdefault(event.file, Meter(self._clock)).seen(event.done)
+        elif event.phase in (Phase.VERIFYING, Phase.INSTALLING, Phase.DONE):
+            self._come[event.file] = event.total or self._come[event.file]
+        self._all.seen(self.done)
+
+    @property
+    def done(self) -> int:
+        """Bytes of the planned files that are here."""
+        return sum(self._come.values())
+
+    @property
+    def total(self) -> int:
+        """Bytes of the planned files."""
+        return sum(file.bytes for file in self.plan.files) if self.plan else 0
+
+    def speed(self, file: str | None = None) -> float:
+        """Bytes a second of a file, or of all together."""
+        meter = self._all if file is None else self._meters.get(file)
+        return meter.speed if meter else 0.0
+
+    def left(self, file: str | None = None) -> float | None:
+        """Seconds until a file, or everything, has come at this speed; None where that is unknown."""
+        if file is None:
+            return self._all.left(self.total - self.done)
+        state, meter = self.files.get(file), self._meters.get(file)
+        return meter.left(state.total - state.done) if state and state.total and meter else None

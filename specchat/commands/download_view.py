@@ -1,0 +1,192 @@
+"""Showing a pull on the command line: one redrawn block on a terminal, a few plain lines a file elsewhere.
+
+Contract: `show` consumes the events of `pull` and lets whatever it raises pass; nothing is decided here.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from types import TracebackType
+from typing import Final, Protocol
+
+from rich.console import Console, RenderableType
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from specchat.pairs.progress import Event, Overview, Phase, Plan, Progress
+from specchat.units import format_bytes
+
+_REDRAW: Final = 0.1  # seconds between two redrawings
+_STEP: Final = 25  # per cent between two plain lines of a file
+_QUIET: Final = 15.0  # seconds between two plain lines about one wait
+
+
+class View(Protocol):
+    """How events are shown."""
+
+    def __enter__(self) -> View: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /
+    ) -> None: ...
+
+    def update(self, event: Event, overview: Overview) -> None:
+        """One more event, which `overview` has taken in already."""
+
+
+def show(events: Iterable[Event], console: Console, overview: Overview) -> None:
+    """Show the events as they come, until they end."""
+    redrawn = console.is_terminal and not console.is_dumb_terminal
+    with RedrawnView(console) if redrawn else PlainView(console) as view:
+        for event in events:
+            overview.seen(event)
+            view.update(event, overview)
+
+
+def duration(seconds: float) -> str:
+    """A time as people say it: 45 s, 3 min 20 s, 1 h 5 min."""
+    whole = max(0, round(seconds))
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
+    return f"{whole // 3600} h {whole % 3600 // 60} min"
+
+
+def headline(plan: Plan) -> str:
+    """What is going to be fetched, and whether there is room."""
+    here = sum(file.here for file in plan.files)
+    kept = f" ({format_bytes(here)} of it here already)" if here else ""
+    total = format_bytes(sum(file.bytes for file in plan.files))
+    count = "1 file" if len(plan.files) == 1 else f"{len(plan.files)} files"
+    return f"{count}, {total}{kept}; {format_bytes(plan.free)} free on the disk"
+
+
+def amount(done: int, total: int, speed: float, left: float | None) -> str:
+    """Bytes, speed and time left."""
+    parts = [f"{format_bytes(done)} of {format_bytes(total)}"]
+    if speed >= 1:
+        parts.append(f"{format_bytes(speed)}/s")
+    if left is not None and speed >= 1:
+        parts.append(f"{duration(left)} left")
+    return ", ".join(parts)
+
+
+def state(progress: Progress, overview: Overview) -> str:
+    """One file's state in words."""
+    percent = f" {progress.done * 100 // progress.total} %" if progress.total else ""
+    match progress.phase:
+        case Phase.ASKING:
+            return "asking the hub"
+        case Phase.WAITING:
+            wait = "waiting" if progress.seconds is None else f"again in {duration(progress.seconds)}"
+            return f"{wait}: {progress.note}"
+        case Phase.DOWNLOADING:
+            file = progress.file
+            return amount(progress.done, progress.total or 0, overview.speed(file), overview.left(file))
+        case Phase.VERIFYING:
+            return f"checking its sha256{percent}"
+        case Phase.INSTALLING:
+            return "writing through to the disk"
+        case Phase.MAKING:
+            return f"working{percent}"
+        case Phase.DONE:
+            return "ready"
+        case Phase.FAILED:
+            return "failed"
+
+
+class PlainView:
+    """A few lines a file, each written once: for logs and pipes."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._said: dict[str, tuple[Phase, int, str]] = {}
+        self._waits: dict[str, float] = {}
+
+    def __enter__(self) -> PlainView:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def update(self, event: Event, overview: Overview) -> None:
+        """Write a line if there is news."""
+        if isinstance(event, Plan):
+            self._line(headline(event))
+            return
+        if event.phase is Phase.WAITING:
+            if not self._waited_lately(event):
+                self._line(f"{event.file}: {state(event, overview)}")
+            return
+        percent = event.done * 100 // event.total if event.total else 0
+        step = percent // _STEP if event.phase in (Phase.DOWNLOADING, Phase.VERIFYING) else 0
+        note = event.note if event.phase is Phase.DOWNLOADING else ""
+        before = self._said.get(event.file)
+        if note:
+            self._line(f"{event.file}: {note}")
+        if before != (event.phase, step, event.file) and event.phase not in (Phase.ASKING, Phase.INSTALLING):
+            self._said[event.file] = (event.phase, step, event.file)
+            self._line(f"{event.file}: {state(event, overview)}")
+
+    def _waited_lately(self, event: Progress) -> bool:
+        key, now = event.file + event.note, time.monotonic()
+        if now - self._waits.get(key, -_QUIET) < _QUIET:
+            return True
+        self._waits[key] = now
+        return False
+
+    def _line(self, text: str) -> None:
+        self._console.print(Text(text), soft_wrap=True)
+
+
+class RedrawnView:
+    """One block that is drawn again: a line for each file and one for all of them."""
+
+    def __init__(self, console: Console) -> None:
+        self._console = console
+        self._live = Live(console=console, auto_refresh=False)
+        self._drawn = 0.0
+
+    def __enter__(self) -> RedrawnView:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
+
+    def update(self, event: Event, overview: Overview) -> None:
+        """Draw the block again, unless that was done a moment ago."""
+        if isinstance(event, Plan):
+            self._console.print(Text(headline(event)))
+        elif event.note and event.phase is Phase.DOWNLOADING:
+            self._console.print(Text(f"{event.file}: {event.note}"))
+        now = time.monotonic()
+        settled = isinstance(event, Progress) and event.phase in (Phase.DONE, Phase.FAILED)
+        if settled or now - self._drawn >= _REDRAW:
+            self._drawn = now
+            self._live.update(self._block(overview), refresh=True)
+
+    def _block(self, overview: Overview) -> RenderableType:
+        grid = Table.grid(padding=(0, 1), expand=True)
+        grid.add_column(ratio=2, no_wrap=True, overflow="ellipsis")
+        grid.add_column(width=20)
+        grid.add_column(ratio=3, overflow="fold")
+        for progress in overview.files.values():
+            grid.add_row(Text(progress.file), _bar(progress), Text(state(progress, overview)))
+        if overview.plan and len(overview.plan.files) > 1:
+            words = amount(overview.done, overview.total, overview.speed(), overview.left())
+            bar = ProgressBar(total=max(1, overview.total), completed=overview.done)
+            grid.add_row(Text("in all", style="bold"), bar, Text(words, style="bold"))
+        return grid
+
+
+def _bar(progress: Progress) -> RenderableType:
+    if progress.phase is Phase.DONE:
+        return ProgressBar(total=1, completed=1)
+    if progress.phase in (Phase.ASKING, Phase.FAILED) or not progress.total:
+        return Text("")
+    return ProgressBar(total=progress.total, completed=progress.done)

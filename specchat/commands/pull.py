@@ -1,0 +1,177 @@
+"""`specchat pull`: show the pairs there are, fetch some, add one of one's own.
+
+Exit status 0: everything asked for is ready; 1: something is not, the reason is on standard error;
+130: interrupted, what came so far is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
+
+import click
+import psutil
+from rich.console import Console, RenderableType
+from rich.padding import Padding
+from rich.text import Text
+
+from specchat import locations, settings
+from specchat.commands import download_view
+from specchat.errors import SpecchatError
+from specchat.pairs import catalog as catalogs
+from specchat.pairs import choosing, discovery, own
+from specchat.pairs import pull as pulling
+from specchat.pairs.catalog import Catalog, Pair
+from specchat.pairs.choosing import Choice, Fit, Machine
+from specchat.pairs.library import Library
+from specchat.pairs.progress import Overview
+from specchat.units import format_bytes
+
+if TYPE_CHECKING:
+    from specchat.pairs.own import Ask
+
+INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
+
+
+@click.command("pull")
+@click.argument("names", nargs=-1, metavar="[PAIR]...")
+@click.option("--target", metavar="FILE", help="The target of a pair of your own: hf:OWNER/REPO/FILE.gguf or a path.")
+@click.option("--draft", metavar="FILE", help="Its draft; left out, the pair speculates by n-gram look-up.")
+@click.option("--name", metavar="NAME", help="What to call a pair of your own.")
+@click.option("--force", is_flag=True, help="Check the hash of what is here again, and fetch what is damaged.")
+@click.pass_context
+def command(
+    ctx: click.Context,
+    names: tuple[str, ...],
+    target: str | None,
+    draft: str | None,
+    name: str | None,
+    force: bool,
+) -> None:
+    """Fetch PAIRs, verified and resumable; without a name, show the pairs there are.
+
+    HF_ENDPOINT names a mirror, HF_TOKEN a token for gated models.
+    """
+    console = Console(highlight=False)
+    catalog, library = catalogs.load(), Library.default()
+    if target or draft or name:
+        catalog, pair = _add_own(catalog, names, target, draft, name)
+        names = (pair.name,)
+    if not names:
+        _show_choices(console, catalog, library)
+        return
+    pairs = list({pair.name: pair for pair in map(catalog.pair, names)}.values())
+    if not _pull(console, catalog, library, pairs, force):
+        ctx.exit(INTERRUPTED)
+
+
+def _pull(console: Console, catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool) -> bool:
+    """Bring the pairs here; False when interrupted."""
+    waiting = [pair for pair in pairs if not library.installed(pair)]
+    for notice in dict.fromkeys(pair.licence_notice for pair in waiting if pair.licence_notice):
+        console.print(Text(notice), soft_wrap=True)
+    places = discovery.places(settings.load().model_dirs)
+    overview = Overview()
+    events = pulling.pull(catalog, library, pairs, places=places, force=force)
+    try:
+        download_view.show(events, console, overview)
+    except KeyboardInterrupt:
+        came = f"{format_bytes(overview.done)} of {format_bytes(overview.total)} are here; " if overview.plan else ""
+        click.echo(f"stopped: {came}the same command goes on from there", err=True)
+        return False
+    finally:
+        events.close()
+    for pair in pairs:
+        already = "is ready" if pair in waiting or force else "is here already"
+        console.print(Text(f"{pair.name} {already}: specchat {pair.name}"), soft_wrap=True)
+    return True
+
+
+# -- one's own pairs ----------------------------------------------------------------------------------------
+
+
+def _add_own(
+    catalog: Catalog, names: Sequence[str], target: str | None, draft: str | None, name: str | None
+) -> tuple[Catalog, Pair]:
+    """Write the user's own entry; the catalogue with it, and the pair."""
+    if names or target is None or name is None:
+        raise click.UsageError("a pair of your own takes --target, --name and, if it has one, --draft; no PAIR")
+    pair = own.make_pair(catalog, name, target, draft, _asker())
+    own.add(catalog, pair)
+    click.echo(f"{pair.name} is in {locations.tilde(locations.user_catalog_file())}")
+    catalog = catalogs.load()
+    return catalog, catalog.pair(pair.name)
+
+
+def _asker() -> Ask:
+    def ask(repo: str, path: str, revision: str | None) -> tuple[str, int, str | None]:
+        from specchat.pairs.hub import Hub  # only when a pair names a file on the hub
+
+        remote = Hub.from_environment().ask(repo, path, revision)
+        return remote.commit, remote.size, remote.sha256
+
+    return ask
+
+
+# -- the table ----------------------------------------------------------------------------------------------
+
+
+def _machine(library: Library) -> Machine:
+    from specchat.engine import native  # loads llama.cpp: nothing else knows whether this build has a GPU
+
+    cards = [device for device in native.devices() if device.kind == "gpu"]
+    memory = psutil.virtual_memory()
+    return Machine(
+        memory_free=max([memory.available, *(card.free for card in cards)]),
+        memory_total=max([memory.total, *(card.total for card in cards)]),
+        disk_free=pulling.free_space(library.models),
+        gpu=bool(cards),
+    )
+
+
+def _show_choices(console: Console, catalog: Catalog, library: Library) -> None:
+    machine = _machine(library)
+    of = choosing.choices(catalog, library, machine)
+    proposed = choosing.proposal(of, machine)
+    for line in _table(of, proposed):
+        console.print(line)
+    console.print(Text(f"{format_bytes(machine.disk_free)} free in {locations.tilde(library.models)}"))
+    if proposed is None:
+        raise SpecchatError("no pair fits this machine's memory and disk; the table says what each needs")
+    console.print(Text(_proposal(proposed, machine)), soft_wrap=True)
+
+
+def _proposal(proposed: Choice, machine: Machine) -> str:
+    name = proposed.pair.name
+    suits = "gpu" if machine.gpu else "cpu"
+    why = {"gpu": ", made for a graphics card", "cpu": ", made for a CPU, as no graphics card is in use here"}[suits]
+    action = f"it is here, open it with: specchat {name}" if proposed.ready else f"fetch it with: specchat pull {name}"
+    return f"proposed for this machine: {name}{why if proposed.pair.suits == suits else ''}; {action}"
+
+
+def _table(of: Sequence[Choice], proposed: Choice | None) -> Iterator[RenderableType]:
+    """Two lines a pair, so that they stay whole on a narrow terminal."""
+    width = max(len(choice.pair.name) for choice in of)
+    yield Text(f"{'PAIR':{width}}  {'DOWNLOAD':>8}  {'HERE':>7}  {'MEMORY':>8}", style="bold", no_wrap=True)
+    for choice in of:
+        pair = choice.pair
+        download = "unknown" if choice.download is None else format_bytes(choice.download) if choice.download else "-"
+        memory = f"{pair.memory_gib:.1f} GiB" if pair.memory_gib is not None else ""
+        figures = f"{pair.name:{width}}  {download:>8}  {_here(choice):>7}  {memory:>8}  {_fit(choice)}"
+        yield Text(figures.rstrip(), style="bold" if choice is proposed else "", no_wrap=True)
+        licence = f" ({pair.licence})" if pair.licence_notice else ""
+        yield Padding(Text(pair.description + licence, style="dim"), (0, 0, 0, 2), expand=False)
+
+
+def _here(choice: Choice) -> str:
+    if choice.ready:
+        return "ready"
+    if choice.damaged:
+        return "damaged"
+    return f"{choice.percent} %" if choice.here and choice.percent is not None else ""
+
+
+def _fit(choice: Choice) -> str:
+    if not choice.disk and not choice.ready:
+        return "no room on the disk"
+    return {Fit.FITS: "fits", Fit.TIGHT: "fits if others close", Fit.TOO_LARGE: "too large"}.get(choice.memory, "")
