@@ -79,9 +79,9 @@ def known(backend: str | None) -> str | None:
 def run(place: Checkout, options: Options) -> int:
     first = place.read_stamp() is None
     prepare(place, options.backend, test=False)
+    fetch_demo(place)
     if first:
         say(path_hint(place.specchat, Path.home(), os.environ.get("PATH", "")))
-    fetch_demo(place)
     os.execv(place.specchat, ["specchat", *options.rest])
 
 

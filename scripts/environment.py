@@ -188,7 +188,7 @@ class SetUp:
         jobs = jobs_for(backend)
         estimate = CPU_CORE_SECONDS / jobs if backend == "cpu" else None
         title = f"Compiling llama.cpp for {NAMES[backend]}"
-        wait = f"about {clock(estimate)} minutes" if estimate else "several minutes, up to an hour"
+        wait = f"about {clock(estimate)}" if estimate else "several minutes, up to an hour"
         say(f"{title}, {jobs} files at a time: {wait}, unless pip has kept it. Log: {self.place.log}")
         env = {"CMAKE_ARGS": flags, "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)}
         if tool := self.machine.tools.get(backend):  # CMake finds the toolkit from its compiler

@@ -155,15 +155,15 @@ def choose_backend(machine: Machine, wanted: str | None) -> tuple[str, str]:
         raise SetupError(f"Building for {wanted} needs what is not here: {machine.missing(wanted)}.")
     gpus = " and ".join(gpu.name for gpu in machine.gpus) or "no GPU"
     if wanted:
-        return wanted, f"Found {gpus}. Building llama.cpp for {NAMES[wanted]}, as asked."
+        return wanted, f"Found {gpus}; llama.cpp is built for {NAMES[wanted]}, as asked."
     for backend in (backend for gpu in machine.gpus for backend in gpu.backends):
         if tool := machine.tools.get(backend):
-            return backend, f"Found {gpus}, and {tool}. Building llama.cpp for {NAMES[backend]}."
+            return backend, f"Found {gpus} and {tool}; llama.cpp is built for {NAMES[backend]}."
     if not machine.gpus:
-        return "cpu", "Found no GPU. Building llama.cpp for the CPU."
+        return "cpu", "Found no GPU; llama.cpp is built for the CPU."
     advice = machine.gpus[0].advice
     return "cpu", (
-        f"Found {gpus}, but no toolkit for it. Building llama.cpp for the CPU.\n"
+        f"Found {gpus}, but no toolkit for it; llama.cpp is built for the CPU.\n"
         f"To use the GPU install {machine.missing(advice)}, then: scripts/run --backend {advice}"
     )
 
