@@ -18,6 +18,9 @@ from specchat.errors import SpecchatError
 # name -> (module under specchat.commands that holds a click.Command called `command`, one line of help).
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "pull": ("pull", "Fetch pairs, verified and resumable; without a name, show those there are."),
+    "list": ("list", "Show the pairs and model files that are here, and verify them."),
+    "remove": ("remove", "Delete a pair's files and say what was freed."),
+    "paths": ("paths", "Print where everything lies."),
 }
 
 

@@ -94,7 +94,7 @@ def all_locations() -> Mapping[str, Path]:
     """Every location by the name `specchat paths` prints."""
     return {
         "settings": settings_file(),
-        "own pairs": user_catalog_file(),
+        "pairs": user_catalog_file(),
         "models": models_dir(),
         "verified": records_dir(),
         "history": history_file(),

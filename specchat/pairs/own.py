@@ -1,7 +1,7 @@
 """The user's own pairs: from what was typed to an entry in their models.toml.
 
-Contract: entries are added at the end of the file, whose text otherwise stays as it is; the file is replaced
-as a whole or not at all. What a hub reference names is asked of the hub first, so that the entry pins its
+Contract: entries are added at the end of the file, or cut out; its text otherwise stays as it is. The file is
+replaced as a whole or not at all. What a hub reference names is asked of the hub first, so that the entry pins its
 commit, sizes and hashes, and a mistyped name never becomes an entry.
 """
 
@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterator
+import tomllib
+from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -103,12 +104,58 @@ def add(catalog: Catalog, pair: Pair, path: Path | None = None) -> None:
     text = "\n".join([*tables, *_pair_lines(pair), ""])
     try:
         before = path.read_text("utf-8") if path.exists() else "# Your own pairs; see models.toml of specchat.\n"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
-        temporary.write_text(f"{before.rstrip()}\n\n{text}", "utf-8")
-        temporary.replace(path)
+        _replace(path, f"{before.rstrip()}\n\n{text}")
     except OSError as error:
         raise SpecchatError(f"cannot write {locations.tilde(path)}: {error.strerror}") from error
+
+
+def remove(catalog: Catalog, pair: Pair, path: Path | None = None) -> None:
+    """Take the pair out of the user's models.toml, with those of its files there that no other pair names.
+
+    Everything else in the file stays as it is. Raises SpecchatError when the entry has a form that cannot be
+    cut out safely, or the file cannot be written.
+    """
+    path = path or locations.user_catalog_file()
+    lone = [file.name for file in catalog.needed(pair) if len(catalog.users(file)) == 1]
+    going = {("pairs", pair.name), *(("files", name) for name in lone)}
+    try:
+        before = path.read_text("utf-8")
+        after = "".join(_without(before, going))
+        if pair.name in tomllib.loads(after).get("pairs", {}):
+            raise ValueError
+        _replace(path, after)
+    except OSError as error:
+        raise SpecchatError(f"cannot write {locations.tilde(path)}: {error.strerror}") from error
+    except ValueError as error:
+        raise SpecchatError(
+            f"the entry of {pair.name} could not be cut out of {locations.tilde(path)}; remove it by hand"
+        ) from error
+
+
+def _without(text: str, going: Collection[tuple[str, str]]) -> Iterator[str]:
+    """The lines of a TOML text without these tables; comments stay, as they may belong to what follows."""
+    dropping = False
+    for line in text.splitlines(keepends=True):
+        if line.startswith("["):
+            dropping = _heading(line) in going
+        if not dropping or line.startswith("#"):
+            yield line
+
+
+def _heading(line: str) -> tuple[str, ...]:
+    keys: list[str] = []
+    table = tomllib.loads(line)
+    while table:
+        (key, table), *_ = table.items()
+        keys.append(key)
+    return tuple(keys[:2])
+
+
+def _replace(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text, "utf-8")
+    temporary.replace(path)
 
 
 def _pair_lines(pair: Pair) -> list[str]:

@@ -1,0 +1,69 @@
+"""What commands print with: aligned columns, sizes, ages, and the progress of long work.
+
+Contract: results go to standard output, progress to standard error. Progress redraws one line on a terminal;
+elsewhere each new thing being done is one plain line.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Collection, Iterable, Sequence
+from typing import Final
+
+from specchat.pairs.library import Step
+from specchat.units import format_bytes
+
+_REDRAW: Final = 0.1  # seconds between two redraws of the progress line
+_AGES: Final = ((86400 * 365, "year"), (86400 * 30, "month"), (86400, "day"), (3600, "hour"), (60, "minute"))
+
+
+def columns(rows: Iterable[Sequence[str]], headers: Sequence[str] = (), right: Collection[int] = ()) -> list[str]:
+    """Lines in which the cells of each column begin (or, for columns in `right`, end) at one place."""
+    cells = [*([headers] if headers else []), *rows]
+    widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+    return ["  ".join(_padded(row, widths, right)).rstrip() for row in cells]
+
+
+def _padded(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -> list[str]:
+    return [
+        cell.rjust(width) if index in right else cell.ljust(width)
+        for index, (cell, width) in enumerate(zip(row, widths, strict=True))
+    ]
+
+
+def age(seconds: float) -> str:
+    """How long ago, for a person: `3 hours ago`."""
+    for length, unit in _AGES:
+        if seconds >= length:
+            count = int(seconds // length)
+            return f"{count} {unit}{'s' if count > 1 else ''} ago"
+    return "just now"
+
+
+def follow(steps: Iterable[Step]) -> None:
+    """Run the work that `steps` is, showing where it stands on standard error."""
+    live = sys.stderr.isatty()
+    text, drawn = "", 0.0
+    try:
+        for step in steps:
+            if step.text != text and not live:
+                print(step.text, file=sys.stderr, flush=True)
+            now = time.monotonic()
+            if live and (step.text != text or now - drawn >= _REDRAW):
+                drawn = now
+                # \x1b[K: what is left of a longer line goes.
+                print(f"\r{_line(step)}\x1b[K", end="", file=sys.stderr, flush=True)
+            text = step.text
+    finally:
+        if live and text:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+def _line(step: Step) -> str:
+    if not step.total:
+        return f"{step.text} ..."
+    percent = f"{step.done * 100 // step.total} %"
+    if step.in_bytes:
+        return f"{step.text}: {percent} of {format_bytes(step.total)}"
+    return f"{step.text}: {percent}"
