@@ -15,16 +15,19 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
+
+from filelock import FileLock, Timeout
 
 from specchat import locations
 from specchat.history import schema
 from specchat.history.values import HistoryError, SetAside
 
 BUSY_TIMEOUT: Final = 5.0  # seconds; every transaction of ours takes a few milliseconds
+OPENING_TIMEOUT: Final = 15.0  # seconds; a large file may be searched for damage or migrated meanwhile
 # The check at opening reads about 1 MB a millisecond. Past this it is cut short, so that opening stays quick;
 # damage further in is met, and said, when it is read.
 CHECK_SECONDS: Final = 0.3
@@ -42,18 +45,29 @@ def open_database(path: Path | None) -> tuple[sqlite3.Connection, SetAside | Non
     """
     if path is None:
         return _connect(None), None
-    with explained(path):
-        aside = None
-        while True:
+    with explained(path), _alone(path):
+        _prepare(path)
+        try:
+            _inspect(path)
+            return _connect(path), None
+        except _DamageError as damage:
+            aside = SetAside(_rename(path), str(damage))
             _prepare(path)
-            seen = path.stat().st_ino
-            try:
-                _inspect(path)
-                return _connect(path), aside
-            except _DamageError as damage:
-                # Another window may have been quicker: what it put there is not ours to move.
-                if path.exists() and path.stat().st_ino == seen:
-                    aside = SetAside(_rename(path), str(damage))
+            return _connect(path), aside
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Windows open the file one after the other: two that found it damaged must not both move it away."""
+    if path.is_dir():
+        raise HistoryError(f"cannot keep conversations in {_name(path)}: it is a folder")
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    lock = path.with_name(f"{path.name}.lock")
+    try:
+        with FileLock(lock, timeout=OPENING_TIMEOUT, mode=0o600, poll_interval=0.01):
+            yield
+    except Timeout as error:
+        raise HistoryError(f"another program keeps {_name(lock)} locked: close it, then try again") from error
 
 
 @contextmanager
@@ -83,8 +97,8 @@ def _sentence(error: sqlite3.DatabaseError, path: Path | None) -> str | None:
         sqlite3.SQLITE_READONLY: f"cannot write to {where}: the file or its disk is read-only",
         sqlite3.SQLITE_BUSY: f"another program keeps {where} locked: close it, then try again",
         sqlite3.SQLITE_LOCKED: f"another program keeps {where} locked: close it, then try again",
-        sqlite3.SQLITE_CANTOPEN: f"cannot open {where}: is it a file you may read and write?",
-        sqlite3.SQLITE_PERM: f"cannot open {where}: is it a file you may read and write?",
+        sqlite3.SQLITE_CANTOPEN: f"cannot open {where}: may you write to it and its folder?",
+        sqlite3.SQLITE_PERM: f"cannot open {where}: may you write to it and its folder?",
         sqlite3.SQLITE_IOERR: f"reading or writing {where} failed: is its disk full, or failing?",
         sqlite3.SQLITE_CORRUPT: f"{where} is damaged: start again, and it will be set aside",
         sqlite3.SQLITE_NOTADB: f"{where} is damaged: start again, and it will be set aside",
@@ -93,12 +107,12 @@ def _sentence(error: sqlite3.DatabaseError, path: Path | None) -> str | None:
 
 
 def _prepare(path: Path) -> None:
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    if path.is_dir():
-        raise HistoryError(f"cannot keep conversations in {_name(path)}: it is a folder")
-    if not path.exists():
-        # Made here, not by SQLite, which would let others read it; its log files take over these rights.
-        os.close(os.open(path, os.O_CREAT | os.O_RDWR, 0o600))
+    with suppress(FileExistsError):
+        # Made here, not by SQLite, which would let others read it; its log files take over these rights. EXCL: opening
+        # and closing a file that is there would drop the locks that another store of this process holds on it.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_RDWR, 0o600))
+    if not os.access(path, os.R_OK | os.W_OK):
+        raise HistoryError(f"cannot write to {_name(path)}: the file or its disk is read-only, or not yours")
 
 
 def _inspect(path: Path) -> None:
@@ -139,7 +153,7 @@ def _connect(path: Path | None) -> sqlite3.Connection:
     db = sqlite3.connect(path or ":memory:", timeout=BUSY_TIMEOUT, isolation_level=None, check_same_thread=False)
     try:
         db.row_factory = sqlite3.Row
-        _use_wal(db)
+        db.execute("PRAGMA journal_mode = WAL")
         db.execute("PRAGMA synchronous = NORMAL")
         db.execute("PRAGMA foreign_keys = ON")
         schema.migrate(db)
@@ -147,19 +161,6 @@ def _connect(path: Path | None) -> sqlite3.Connection:
         db.close()
         raise
     return db
-
-
-def _use_wal(db: sqlite3.Connection) -> None:
-    """Switching needs the file alone for a moment, and SQLite does not wait for that by itself."""
-    deadline = time.monotonic() + BUSY_TIMEOUT
-    while True:
-        try:
-            db.execute("PRAGMA journal_mode = WAL")
-            return
-        except sqlite3.OperationalError as error:
-            if error.sqlite_errorcode & 0xFF != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
-                raise
-            time.sleep(0.01)
 
 
 def _rename(path: Path) -> Path:

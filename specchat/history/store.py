@@ -12,13 +12,12 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Mapping
-from typing import Literal
 
 from specchat.history import rows
 from specchat.history.conversations import Conversations, keep_unsent, load
 from specchat.history.search import search
 from specchat.history.titles import title_of
-from specchat.history.values import Conversation, HistoryError, Hit, Message, Turn
+from specchat.history.values import Conversation, End, HistoryError, Hit, Message, Turn
 
 
 class Store(Conversations):
@@ -100,7 +99,7 @@ class Store(Conversations):
     def finish(
         self,
         reply_id: int,
-        state: Literal["complete", "stopped", "failed"] = "complete",
+        state: End = "complete",
         *,
         figures: Mapping[str, object] | None = None,
         content: str | None = None,

@@ -14,6 +14,7 @@ from specchat.errors import SpecchatError
 Role: TypeAlias = Literal["user", "assistant"]
 # streaming: being written now; stopped: cut short by the user or by the end of the process that wrote it.
 State: TypeAlias = Literal["streaming", "complete", "stopped", "failed"]
+End: TypeAlias = Literal["complete", "stopped", "failed"]
 TitleOrigin: TypeAlias = Literal["auto", "edited"]
 Json: TypeAlias = Mapping[str, object]
 
