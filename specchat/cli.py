@@ -2,33 +2,51 @@
 
 Every command lives in a module of its own under `specchat.commands` and is imported only when it is called,
 so that `specchat --help` loads neither Textual nor llama.cpp's native library.
+
+Exit status: 0; 1 a failure, with one sentence on standard error; 2 wrong usage, or no terminal for the chat; 130
+after Ctrl+C; 141 when whoever read the output went away.
 """
 
 from __future__ import annotations
 
 import importlib
+import os
+import sys
 from collections.abc import Mapping
 from typing import Final
 
 import click
+from click.shell_completion import CompletionItem
 
 from specchat import __version__
 from specchat.errors import SpecchatError
 
 # name -> (module under specchat.commands that holds a click.Command called `command`, one line of help).
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
+    "chat": ("chat", "Open the chat; so does specchat without a command."),
+    "ask": ("ask", "Print one reply and nothing else."),
     "pull": ("pull", "Fetch pairs, verified and resumable; without a name, show those there are."),
     "list": ("list", "Show the pairs and model files that are here, and verify them."),
     "remove": ("remove", "Delete a pair's files and say what was freed."),
     "paths": ("paths", "Print where everything lies."),
+    "completion": ("completion", "Print the script that makes a shell complete specchat's command lines."),
 }
+# What shells report for a program that Ctrl+C, or writing to a closed pipe, has ended: 128 + the signal's number.
+INTERRUPTED: Final = 130
+CLOSED_PIPE: Final = 141
 
 
 class LazyGroup(click.Group):
     """A group that knows its commands' names and one-line helps without importing their modules.
 
-    A SpecchatError of a command is its sentence on standard error and exit status 1.
+    Arguments that do not begin with a command are the chat's. How a command fails is the module's contract.
     """
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        own = {*COMMANDS, *ctx.help_option_names, "--version"}
+        if (args and args[0] not in own) or (not args and not ctx.resilient_parsing):
+            args = ["chat", *args]
+        return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
         try:
@@ -36,6 +54,12 @@ class LazyGroup(click.Group):
         except SpecchatError as error:
             click.echo(f"specchat: {error}", err=True)
             ctx.exit(1)
+        except KeyboardInterrupt:
+            ctx.exit(INTERRUPTED)
+        except BrokenPipeError:
+            # Python flushes standard output once more as it ends: let that go nowhere.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            ctx.exit(CLOSED_PIPE)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
@@ -51,8 +75,29 @@ class LazyGroup(click.Group):
         command: click.Command = module.command
         return command
 
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """Commands, and what the chat takes: pairs, files, its options."""
+        chat = self.get_command(ctx, "chat")
+        assert chat is not None
+        with chat.make_context("chat", [], parent=ctx, resilient_parsing=True) as chat_ctx:
+            items = [*click.Command.shell_complete(self, ctx, incomplete), *chat.shell_complete(chat_ctx, incomplete)]
+            names = chat.params[0].shell_complete(chat_ctx, incomplete)
+        commands = [
+            CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
+        ]
+        return [*commands, *(names if not incomplete.startswith("-") else ()), *items]
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    options_metavar="",
+    subcommand_metavar="[PAIR | FILE.gguf | COMMAND] [OPTIONS]",
+    epilog="The options of the chat: specchat chat --help.",
+)
 @click.version_option(__version__, prog_name="specchat")
 def main() -> None:
-    """Chat with a local model, sped up losslessly by speculative decoding."""
+    """Chat with a local model, sped up losslessly by speculative decoding.
+
+    Without a command: the chat, with the pair or GGUF file named, or the pair opened last.
+    """

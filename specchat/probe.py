@@ -55,6 +55,20 @@ class Check:
     detail: str
 
 
+@dataclass(frozen=True, slots=True)
+class Drafts:
+    """What may draft for a target. `obstacles` says for each candidate why it cannot; None where it can."""
+
+    name: str  # the target's, from its header; may be empty
+    obstacle: str | None  # why the target cannot speculate with any draft
+    obstacles: Mapping[Path, str | None]
+
+    @property
+    def fitting(self) -> tuple[Path, ...]:
+        """The candidates that can, in the order they were given."""
+        return () if self.obstacle else tuple(p for p, obstacle in self.obstacles.items() if obstacle is None)
+
+
 def build() -> Build:
     """The llama.cpp of this installation. Takes about a second. Raises SpecchatError."""
     answer = _ask(["build"])
@@ -66,15 +80,11 @@ def pair(target: Path, draft: Path) -> tuple[Check, ...]:
     return tuple(Check(**check) for check in _ask(["pair", str(target), str(draft)])["checks"])
 
 
-def drafts(target: Path, candidates: Sequence[Path]) -> Mapping[Path, str | None]:
-    """For each candidate the reason why it cannot draft for `target`, or None where it can.
-
-    Raises SpecchatError when the target itself cannot be read.
-    """
-    if not candidates:
-        return {}
+def drafts(target: Path, candidates: Sequence[Path]) -> Drafts:
+    """Which of the candidates can draft for `target`. Raises SpecchatError when it cannot be read itself."""
     answer = _ask(["drafts", str(target), *map(str, candidates)])
-    return {Path(path): obstacle for path, obstacle in answer.items()}
+    obstacles = {Path(path): obstacle for path, obstacle in answer["candidates"].items()}
+    return Drafts(answer["name"], answer["obstacle"], obstacles)
 
 
 def _ask(question: Sequence[str]) -> dict[str, Any]:

@@ -47,9 +47,13 @@ def _rollback(role: str, model: Model) -> vocabulary.Check:
 
 
 def drafts(target: Path, candidates: Sequence[Path]) -> dict[str, object]:
-    """For each candidate why it cannot draft for `target`, or null where it can."""
+    """The target's own name, what keeps it from speculating, and for each candidate why it cannot draft for it."""
     with Model.load(target, vocab_only=True) as t:
-        return {str(path): _obstacle(t, path) for path in candidates}
+        return {
+            "name": t.name,
+            "obstacle": t.rollback_obstacle,
+            "candidates": {str(path): _obstacle(t, path) for path in candidates},
+        }
 
 
 def _obstacle(target: Model, path: Path) -> str | None:
