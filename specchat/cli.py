@@ -25,9 +25,10 @@ from specchat.errors import SpecchatError
 COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "chat": ("chat", "Open the chat; so does specchat without a command."),
     "ask": ("ask", "Print one reply and nothing else."),
-    "pull": ("pull", "Fetch pairs, verified and resumable; without a name, show those there are."),
+    "pull": ("pull", "Fetch pairs of models; without a name, show those there are."),
     "list": ("list", "Show the pairs and model files that are here, and verify them."),
     "remove": ("remove", "Delete a pair's files and say what was freed."),
+    "doctor": ("doctor", "Check this installation, or whether two models may be paired."),
     "paths": ("paths", "Print where everything lies."),
     "completion": ("completion", "Print the script that makes a shell complete specchat's command lines."),
 }
@@ -85,7 +86,8 @@ class LazyGroup(click.Group):
         commands = [
             CompletionItem(name, help=text) for name, (_, text) in COMMANDS.items() if name.startswith(incomplete)
         ]
-        return [*commands, *(names if not incomplete.startswith("-") else ()), *items]
+        # Bash forgets what came before an item that stands for files: names first.
+        return [*(names if not incomplete.startswith("-") else ()), *commands, *items]
 
 
 @click.group(
