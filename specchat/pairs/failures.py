@@ -9,6 +9,7 @@ from __future__ import annotations
 import email.utils
 import errno
 import re
+import socket
 import ssl
 import time
 import urllib.request
@@ -27,10 +28,14 @@ _EXHAUSTED: Final = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 
 
 class HubError(SpecchatError):
-    """A request that failed. `wait` is how many seconds the server asked to be left alone, if it did."""
+    """A request that failed: what is wrong, and what a person can do about it.
 
-    def __init__(self, sentence: str, *, passing: bool = False, wait: float | None = None) -> None:
-        super().__init__(sentence)
+    `passing`: trying again may help. `wait`: seconds for which the server asked to be left alone.
+    """
+
+    def __init__(self, problem: str, cure: str = "", *, passing: bool = False, wait: float | None = None) -> None:
+        super().__init__(f"{problem}: {cure}" if cure else problem)
+        self.problem = problem
         self.passing = passing
         self.wait = wait
 
@@ -69,25 +74,26 @@ def host_of(url: str) -> str:
 
 
 def refused(asked: Asked, response: httpx2.Response) -> HubError:
-    """The sentence for an answer of 400 or above."""
-    code = response.headers.get("X-Error-Code", "")
-    if response.status_code == HTTPStatus.TOO_MANY_REQUESTS:
+    """The error for an answer of 400 or above."""
+    status, code = response.status_code, response.headers.get("X-Error-Code", "")
+    if status == HTTPStatus.TOO_MANY_REQUESTS:
         return HubError(
-            f"{asked.host} limits how often it may be asked; wait a few minutes, then pull again"
+            f"{asked.host} limits how often it may be asked",
+            "wait a few minutes, then pull again"
             + ("" if asked.token else " (with a token, set as HF_TOKEN, it allows more)"),
             passing=True,
             wait=retry_after(response.headers),
         )
-    if response.status_code >= 500 or response.status_code == HTTPStatus.REQUEST_TIMEOUT:
+    if status >= 500 or status == HTTPStatus.REQUEST_TIMEOUT:
         return HubError(
-            f"{asked.host} is having trouble ({_status(response)}); try again in a few minutes, "
-            "what is here already is kept",
+            f"{asked.host} is having trouble ({_status(response)})",
+            "try again in a few minutes, what is here already is kept",
             passing=True,
             wait=retry_after(response.headers),
         )
     if code == "GatedRepo":
         return _gated(asked)
-    if response.status_code in (401, 403, 404):
+    if status in (401, 403, 404):
         return _missing_or_forbidden(asked, response, code)
     return HubError(f"{asked.host} answered {_status(response)} when asked for {asked.path}{_said(asked, response)}")
 
@@ -95,12 +101,14 @@ def refused(asked: Asked, response: httpx2.Response) -> HubError:
 def _gated(asked: Asked) -> HubError:
     if asked.token is None:
         return HubError(
-            f"{asked.repo} is gated: accept its terms at {asked.page}, make a token at "
-            f"{asked.endpoint}/settings/tokens and set it as HF_TOKEN (or run `hf auth login`), then pull again"
+            f"{asked.repo} is gated",
+            f"accept its terms at {asked.page}, make a token at {asked.endpoint}/settings/tokens and set it as "
+            "HF_TOKEN (or run `hf auth login`), then pull again",
         )
     return HubError(
-        f"{asked.repo} is gated and the token {asked.token_from} has no access to it: ask for access at "
-        f"{asked.page} with that account, check that the token may read gated repositories, then pull again"
+        f"{asked.repo} is gated and the token {asked.token_from} has no access to it",
+        f"ask for access at {asked.page} with that account, check that the token may read gated repositories, "
+        "then pull again",
     )
 
 
@@ -108,20 +116,21 @@ def _missing_or_forbidden(asked: Asked, response: httpx2.Response, code: str) ->
     said = response.headers.get("X-Error-Message", "").lower()
     if code == "EntryNotFound":
         return HubError(
-            f"{asked.repo} has no file {asked.path}{_at(asked)}: {asked.page}/tree/main shows what it holds"
+            f"{asked.repo} has no file {asked.path}{_at(asked)}", f"{asked.page}/tree/main shows what it holds"
         )
     if code == "RevisionNotFound":
-        return HubError(f"{asked.repo} has no revision {asked.revision}: {asked.page}/commits/main lists them")
+        return HubError(f"{asked.repo} has no revision {asked.revision}", f"{asked.page}/commits/main lists them")
     if asked.token and response.status_code == 401 and code != "RepoNotFound":
         return HubError(
-            f"{asked.host} does not accept the token {asked.token_from}: it is mistyped or has expired; make a "
-            f"new one at {asked.endpoint}/settings/tokens, or remove it, as public models need none"
+            f"{asked.host} does not accept the token {asked.token_from}",
+            f"it is mistyped or has expired; make a new one at {asked.endpoint}/settings/tokens, or remove it, "
+            "as public models need none",
         )
     if response.status_code == 403 or "disabled" in said:
         return HubError(f"{asked.host} forbids access to {asked.repo}{_said(asked, response)}")
     return HubError(
-        f"there is no repository {asked.repo} with {asked.path} on {asked.host}, or it is private: check the "
-        "name" + ("" if asked.token else ", or set HF_TOKEN to a token that may read it")
+        f"there is no repository {asked.repo} with {asked.path} on {asked.host}, or it is private",
+        "check the name" + ("" if asked.token else ", or set HF_TOKEN to a token that may read it"),
     )
 
 
@@ -139,47 +148,50 @@ def _status(response: httpx2.Response) -> str:
 
 
 def unlike_a_hub(asked: Asked, url: str) -> HubError:
-    """The sentence for an answer that no hub gives: a login page of a network, usually."""
+    """The error for an answer that no hub gives: a login page of a network, usually."""
     there = host_of(url)
     return HubError(
         f"what answers for {asked.host} is not a model hub"
-        + (f" but a page of {asked.quoted(there)}" if there != asked.host else "")
-        + ": if this network wants a login, open a web page in a browser and log in; otherwise check "
-        "HF_ENDPOINT and the proxy settings"
+        + (f" but a page of {asked.quoted(there)}" if there != asked.host else ""),
+        "if this network wants a login, open a web page in a browser and log in; otherwise check HF_ENDPOINT "
+        "and the proxy settings",
     )
 
 
 def unreachable(asked: Asked, error: Exception, host: str | None = None) -> HubError:
-    """The sentence for a request that got no answer, or whose answer broke off."""
+    """The error for a request that got no answer, or whose answer broke off."""
     host = host or asked.host
     causes = list(_chain(error))
     through = _proxy(asked.endpoint)
     if isinstance(error, httpx2.ProxyError):
-        return HubError(f"the proxy {through} does not let us through to {host}: check HTTPS_PROXY and NO_PROXY")
+        return HubError(f"the proxy {through} does not let us through to {host}", "check HTTPS_PROXY and NO_PROXY")
     if certificate := next((c for c in causes if isinstance(c, ssl.SSLCertVerificationError)), None):
         return HubError(
-            f"the certificate of {host} cannot be verified ({certificate.verify_message}): check this machine's "
-            "clock, and if a company proxy replaces certificates, name its CA file in SSL_CERT_FILE"
+            f"the certificate of {host} cannot be verified ({certificate.verify_message})",
+            "check this machine's clock, and if a company proxy replaces certificates, name its CA file in "
+            "SSL_CERT_FILE",
         )
     if any(isinstance(c, ssl.SSLError) for c in causes):
-        return HubError(f"no secure connection to {host} ({error}): check HF_ENDPOINT and the proxy settings")
+        return HubError(
+            f"no secure connection to {host} ({asked.quoted(str(error))})",
+            "check HF_ENDPOINT and the proxy settings",
+        )
+    problem, cure = _no_connection(error, causes)
     via = f" (through the proxy {through})" if through else ""
-    sentence = _no_connection(error, causes, host, via)
-    return HubError(sentence, passing=True)
+    return HubError(problem.format(host=host) + via, cure, passing=True)
 
 
-def _no_connection(error: Exception, causes: list[BaseException], host: str, via: str) -> str:
-    # gaierror is named by its class: importing socket for it alone would hide that it is an OSError.
-    if any(type(c).__name__ == "gaierror" for c in causes):
-        return f"the name {host} cannot be looked up{via}: check the network connection, then pull again"
+def _no_connection(error: Exception, causes: list[BaseException]) -> tuple[str, str]:
+    if any(isinstance(c, socket.gaierror) for c in causes):
+        return "the name {host} cannot be looked up", "check the network connection, then pull again"
     numbers = {c.errno for c in causes if isinstance(c, OSError)}
     if errno.ECONNREFUSED in numbers:
-        return f"{host} refuses connections{via}: it is down, or HF_ENDPOINT names the wrong port; try again later"
+        return "{host} refuses connections", "it is down, or HF_ENDPOINT names the wrong port; try again later"
     if numbers & {errno.ENETUNREACH, errno.EHOSTUNREACH, errno.ENETDOWN}:
-        return f"there is no network route to {host}{via}: check the network connection, then pull again"
+        return "there is no network route to {host}", "check the network connection, then pull again"
     if isinstance(error, httpx2.TimeoutException):
-        return f"{host} does not answer{via}: try again in a few minutes, what is here already is kept"
-    return f"the connection to {host} broke{via}: pull again to go on from what is here already"
+        return "{host} does not answer", "try again in a few minutes, what is here already is kept"
+    return "the connection to {host} broke", "pull again to go on from what is here already"
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:

@@ -129,7 +129,8 @@ class Hub:
         if status in (400, 401, 403, 404, 410) and _origin(str(response.url)) != _origin(self.endpoint):
             # A signed address that has run out; /resolve/ gives a new one.
             raise HubError(
-                f"the download address that {asked.host} gave for {asked.path} is refused ({status}); pull again",
+                f"the download address that {asked.host} gave for {asked.path} is refused ({status})",
+                "pull again to get a new one",
                 passing=True,
             )
         if status >= 400:
@@ -148,7 +149,7 @@ class Hub:
         if "html" in response.headers.get("Content-Type", ""):
             return failures.unlike_a_hub(asked, str(response.url))
         return HubError(
-            f"{failures.host_of(str(response.url))} sends {length} bytes for {asked.path} instead of {remote.size}; "
+            f"{failures.host_of(str(response.url))} sends {length} bytes for {asked.path} instead of {remote.size}",
             "try again later or with another mirror (HF_ENDPOINT)",
             passing=True,
         )
@@ -180,7 +181,7 @@ class Hub:
         if not _is_address(self.endpoint):
             raise HubError(f"{self.endpoint!r} in HF_ENDPOINT is not a web address such as https://huggingface.co")
         if self.token and not (self.token.isascii() and self.token.isprintable()):
-            raise HubError(f"the token {self.token_from} holds characters that no token has; copy it again")
+            raise HubError(f"the token {self.token_from} holds characters that no token has", "copy it again")
         return asked
 
     def _url(self, asked: Asked) -> str:
@@ -211,7 +212,7 @@ def _host(error: Exception) -> str | None:
 
 
 def _offline() -> HubError:
-    return HubError("offline mode is on and not everything is here: unset HF_HUB_OFFLINE to download the rest")
+    return HubError("offline mode is on and not everything is here", "unset HF_HUB_OFFLINE to download the rest")
 
 
 def _is_address(url: str) -> bool:

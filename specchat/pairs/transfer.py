@@ -119,11 +119,11 @@ def pause(around: Circumstances, base: Progress, error: HubError, attempt: int, 
     if error.wait is not None:
         if error.wait > patience.longest_limit:
             minutes = math.ceil(error.wait / 60)
-            raise HubError(f"{error}; it asks for {minutes} minutes") from error
+            raise HubError(error.problem, f"it asks to be left alone for {minutes} minutes") from error
         seconds = error.wait
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
-        say(Progress(base.file, Phase.WAITING, base.done, base.total, str(error), left))
+        say(Progress(base.file, Phase.WAITING, base.done, base.total, error.problem, left))
         if around.stop.wait(min(1.0, left)):
             raise StoppedError
 
@@ -227,11 +227,12 @@ class Transfer:
             try:
                 self._read_on()
                 problem = HubError(
-                    f"{self._around.hub.host} ends {self._wanted.label} too early; pull again to go on",
+                    f"{self._around.hub.host} ends {self._wanted.label} too early",
+                    "pull again to go on",
                     passing=True,
                 )
             except RangeRefusedError as refusal:
-                self._start_again(str(refusal))
+                self._start_again(f"{refusal}: starting again")
                 problem = refusal
             except HubError as error:
                 if not error.passing:
