@@ -16,6 +16,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import tomllib
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,7 +24,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from machine import NAMES, PYTHON, Machine, SetupError, choose_backend, jobs_for, look_around
-from watch import Progress, clock, interruptible, locked, run_logged, say
+from watch import Progress, clock, locked, run_logged, say
 
 CPU_CORE_SECONDS = 540  # of compiling llama-cpp-python 0.3.36 for the CPU: 4.5 minutes on 2 cores
 CMAKE_ARGS = {"cuda": "-DGGML_CUDA=ON", "vulkan": "-DGGML_VULKAN=ON", "rocm": "-DGGML_HIP=ON"}
@@ -131,7 +132,7 @@ def prepare(place: Checkout, wanted: str | None, test: bool) -> None:
     if fits(place.read_stamp(), project, place.root, wanted, test):
         return
     place.build.mkdir(exist_ok=True)
-    with locked(place.build / "setup.lock") as lock, interruptible():
+    with locked(place.build / "setup.lock") as lock:
         # Another set-up may have made it while this one waited.
         if not fits(place.read_stamp(), project, place.root, wanted, test):
             SetUp(place, project, look_around(), lock).run(wanted, test)
@@ -241,7 +242,10 @@ class SetUp:
         self.call(progress, [str(self.place.python), "-I", "-m", "pip", *arguments], env)
 
     def call(self, progress: Progress, command: list[str], env: Mapping[str, str]) -> None:
-        if run_logged(command, self.place.log, progress, {**os.environ, **env}, self.lock):
+        with tempfile.TemporaryDirectory(prefix="specchat-", ignore_cleanup_errors=True) as folder:
+            env = {**os.environ, **env, "TMPDIR": folder}  # what an interrupted pip leaves goes as well
+            status = run_logged(command, self.place.log, progress, env, self.lock)
+        if status:
             lines = self.place.log.read_text(errors="replace").splitlines()[-20:]
             end = "\n".join(f"  {line[:160]}" for line in lines if line.strip())
             raise SetupError(f"{end}\n{progress.title} failed; above is the end of {self.place.log}.")

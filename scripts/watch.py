@@ -92,7 +92,7 @@ def run_logged(command: Sequence[str], log: Path, progress: Progress, env: Mappi
     It gets a process group of its own, so that an interruption ends all that it started, and holds the lock too: if
     this process is killed outright, the next set-up still waits until nothing works on the environment any more.
     """
-    with log.open("ab") as out, log.open(errors="replace") as tail:
+    with log.open("ab") as out, log.open(errors="replace") as tail, held_back() as signals:
         out.write(f"\n$ {shlex.join(command)}\n".encode())
         out.flush()
         tail.seek(0, os.SEEK_END)
@@ -107,25 +107,40 @@ def run_logged(command: Sequence[str], log: Path, progress: Progress, env: Mappi
         )
         line = StatusLine()
         try:
-            while process.poll() is None:
+            while process.poll() is None and not signals:
                 progress.read(tail.read())
                 line.show(progress.line)
                 time.sleep(0.2)
-        except BaseException:
-            end_group(process)
-            raise
-        finally:
             line.clear()
+        finally:
+            if process.poll() is None:
+                end_group(process)
+    if signals:
+        raise KeyboardInterrupt
     return process.returncode
 
 
+@contextlib.contextmanager
+def held_back() -> Iterator[list[int]]:
+    """Collects the signals that would end this process: none may strike between a command's start and the watch."""
+    arrived: list[int] = []
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = {number: signal.getsignal(number) for number in numbers}
+    for number in numbers:
+        if before[number] is not signal.SIG_IGN:
+            signal.signal(number, lambda number, _: arrived.append(number))
+    try:
+        yield arrived
+    finally:
+        for number in numbers:
+            signal.signal(number, before[number])
+
+
 def end_group(process: subprocess.Popen[bytes]) -> None:
-    """Ends a process and all that it started: asks first, so that pip can tidy up, then insists."""
-    with contextlib.suppress(ProcessLookupError, subprocess.TimeoutExpired):
-        os.killpg(process.pid, signal.SIGINT)
-        process.wait(timeout=10)
+    """Ends a process and all that it started, at once: asked politely, pip takes its time to tidy up."""
     with contextlib.suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
 
 
 @contextlib.contextmanager
@@ -148,16 +163,3 @@ def try_lock(file: TextIO) -> bool:
     except OSError:  # a file system without locks: go on without
         return True
     return True
-
-
-@contextlib.contextmanager
-def interruptible() -> Iterator[None]:
-    """Being told to end, or losing the terminal, counts as Ctrl+C here, so that nothing is left running."""
-    signals = [s for s in (signal.SIGTERM, signal.SIGHUP) if signal.getsignal(s) is signal.SIG_DFL]
-    for number in signals:
-        signal.signal(number, signal.default_int_handler)
-    try:
-        yield
-    finally:
-        for number in signals:
-            signal.signal(number, signal.SIG_DFL)

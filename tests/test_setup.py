@@ -270,8 +270,8 @@ HOLDER = """
 import os, sys
 sys.path.insert(0, {scripts!r})
 from pathlib import Path
-from watch import Progress, interruptible, locked, run_logged
-with locked(Path("lock")) as lock, interruptible():
+from watch import Progress, locked, run_logged
+with locked(Path("lock")) as lock:
     print("locked", flush=True)
     command = ["sh", "-c", "sleep {seconds} & echo $! > started; wait"]
     run_logged(command, Path("log"), Progress("Sleeping"), os.environ, lock)
@@ -345,6 +345,8 @@ def test_pips_output_tells_how_far_it_has_come() -> None:
     progress = watch.Progress("Compiling", estimate=270)
     progress.read("Collecting llama-cpp-python==0.3.36\n  Downloading llama_cpp_python-0.3.36.tar.gz (76.6 MB)\n")
     assert progress.line(4) == "Compiling: 0:04 of about 4:30, Downloading llama_cpp_python-0.3.36.tar.gz"
+    progress.read("Building wheels for collected packages: llama-cpp-python\n")
+    assert "\n" not in progress.line(9)
     progress.read("  [1/193] /usr/bin/g++ -c a.cpp\n  [2/193] /usr/bin/g++ -c b.cpp\n")
     assert progress.line(65) == "Compiling: 1:05 of about 4:30, step 2 of 193"
     progress.read("  [7/9] a smaller build inside the build\n")
