@@ -9,7 +9,7 @@ words are the reply, one token each, with the spaces between them; a word that b
 !again           start over at the word after the last instruction, for ever
 !notice=TEXT     a notice (underscores become spaces)
 !die=SIGSEGV     the process gets this signal;  !exit=3: it ends with this status
-!fail=TEXT       SpecchatError;  !bug: ValueError;  !cancelled: what the engine raises when cancelled inside a pass
+!fail=TEXT       SpecchatError;  !bug: ValueError
 !noise=10        write so many bytes to the process's standard output and standard error each
 
 With speculation off every round keeps one word; otherwise up to depth + 1 (depth 3 if none is asked). A target whose
@@ -27,7 +27,6 @@ from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specchat.engine.cache import Cancelled
 from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, Reading, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.rounds import Origin, Round
@@ -59,7 +58,6 @@ def load_engine(
     request: Load, progress: Callable[[str, float | None], None], cancelled: Callable[[], bool]
 ) -> tuple[ScriptedEngine, EngineInfo]:
     """The factory that `specchat.worker.process` is pointed at."""
-    del cancelled
     steps = 200 if request.target.name.startswith("slow") else 2
     for step in range(steps):
         progress("loading the target", step / steps)
@@ -80,15 +78,16 @@ def load_engine(
         draft_obstacle=obstacle,
         thinks=True,
     )
-    return ScriptedEngine(request.settings.speculation, info), info
+    return ScriptedEngine(request.settings.speculation, info, cancelled), info
 
 
 class ScriptedEngine:
     """See the module."""
 
-    def __init__(self, speculation: Speculation, info: EngineInfo) -> None:
+    def __init__(self, speculation: Speculation, info: EngineInfo, cancelled: Callable[[], bool]) -> None:
         self.speculation = speculation
-        self._info = info
+        self.info = info
+        self.cancelled = cancelled
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
@@ -97,23 +96,21 @@ class ScriptedEngine:
         pass
 
     def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
-        yield from _Reply(self, self._info, messages, options).events()
+        yield from _Reply(self, messages, options).events()
 
 
 class _Reply:
     """The run of one script."""
 
-    def __init__(
-        self, engine: ScriptedEngine, info: EngineInfo, messages: Sequence[Message], options: ReplyOptions
-    ) -> None:
-        self.engine, self.info, self.limit = engine, info, options.max_tokens
+    def __init__(self, engine: ScriptedEngine, messages: Sequence[Message], options: ReplyOptions) -> None:
+        self.engine, self.info, self.limit = engine, engine.info, options.max_tokens
         self.script = messages[-1].content.split()
         self.prompt = sum(len(message.content.split()) for message in messages)
         self.place = self.restart = self.kept = 0
         self.pause = 0.0
         self.reasoning = False
         self.figures = Figures()
-        self.stats = Stats(Prompt(self.prompt, 0, 0.0, info.n_ctx))
+        self.stats = Stats(Prompt(self.prompt, 0, 0.0, self.info.n_ctx))
 
     def events(self) -> Generator[Event, None, None]:
         if self.prompt >= self.info.n_ctx:
@@ -127,6 +124,7 @@ class _Reply:
             full = self.prompt + self.kept >= self.info.n_ctx
             over = self.place >= len(self.script)
             reason = "length" if self.limit == self.kept else "context" if full else "end" if over else ""
+            reason = "cancelled" if self.engine.cancelled() else reason
         yield Finished(reason, self.figures)
 
     def depth(self) -> int:
@@ -147,6 +145,8 @@ class _Reply:
                 self.pause = float(value)
             case "reading":
                 for done in (*range(0, int(value), BATCH), int(value)):
+                    if self.engine.cancelled():
+                        return
                     yield Reading(done, int(value), 0)
                     time.sleep(self.pause)
             case "think" | "answer":
@@ -164,8 +164,6 @@ class _Reply:
                 raise SpecchatError(value)
             case "bug":
                 raise ValueError("scripted bug")
-            case "cancelled":
-                raise Cancelled
             case "noise":
                 os.write(1, b"1" * int(value))
                 sys.stderr.write("2" * int(value))

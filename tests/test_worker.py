@@ -160,13 +160,6 @@ def test_abandoning_a_reply_cancels_it(loaded: Client) -> None:
     assert text(list(stream(loaded, "next"))) == "next"
 
 
-def test_a_pass_that_was_cancelled_inside_ends_the_reply_as_cancelled(loaded: Client) -> None:
-    events = list(stream(loaded, "one !cancelled two"))
-    assert text(events) == "one "
-    assert isinstance(events[-1], Finished)
-    assert (events[-1].reason, events[-1].figures.tokens) == ("cancelled", 1)
-
-
 def test_speculation_switches_within_the_same_reply_both_ways(loaded: Client) -> None:
     reply = stream(loaded, "!pause=0.005 some words for ever !again")
     drafters: list[str] = []

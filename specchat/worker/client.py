@@ -202,7 +202,7 @@ class Client:
             if self._child is None or not self._child.alive:
                 self._child = _Child()
             child = self._child
-        request = Load(next(self._numbers), target, draft, draft_required, settings)
+        request = Load(next(self._numbers), target, draft, draft_required, settings, child.log)
         try:
             for answer in child.answers(request):
                 match answer:

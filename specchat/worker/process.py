@@ -26,10 +26,8 @@ from queue import SimpleQueue
 from typing import IO, Final, Protocol, TypeAlias
 
 from specchat import locations
-from specchat.engine.cache import Cancelled
-from specchat.engine.chat import Event, Finished, Generated, Message, ReplyOptions
+from specchat.engine.chat import Event, Message, ReplyOptions
 from specchat.engine.policy import Speculation
-from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
 from specchat.worker.protocol import (
     Answer,
@@ -61,7 +59,7 @@ class EngineLike(Protocol):
     speculation: Speculation
 
     def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
-        """Stream a reply; may be closed at any event."""
+        """Stream a reply; the last event is a `Finished`, also where the factory's `cancelled` came true."""
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`."""
@@ -156,21 +154,10 @@ class Worker:
         return report
 
     def _reply(self, ask: Ask) -> None:
-        figures = Figures()
         with closing(self._loaded().reply(ask.messages, ask.options)) as events:
-            try:
-                for event in events:
-                    self._send(Emitted(ask.id, event))
-                    if isinstance(event, Finished):
-                        return
-                    if isinstance(event, Generated):
-                        figures = event.figures
-                    self._answer_counts()
-                    if self._is_cancelled():
-                        break
-            except Cancelled:
-                pass
-        self._send(Emitted(ask.id, Finished("cancelled", figures)))
+            for event in events:
+                self._send(Emitted(ask.id, event))
+                self._answer_counts()
 
     def _answer_counts(self) -> None:
         while self._counts:

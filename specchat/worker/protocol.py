@@ -44,6 +44,7 @@ class Load:
     draft: Path | None = None
     draft_required: bool = False  # the user named this draft: fail rather than go on without it
     settings: LoadSettings = field(default_factory=LoadSettings)
+    log: Path | None = None  # where llama.cpp's messages go
 
 
 @dataclass(frozen=True, slots=True)
