@@ -9,18 +9,40 @@ from numpy.typing import NDArray
 
 from specchat.engine.cache import Logits, RollbackError
 
+
+class VirtualClock:
+    """Seconds that pass only when a scripted model works: the same run takes the same time, always."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
 Script = Callable[[Sequence[int]], NDArray[np.float64]]  # tokens so far -> probabilities (n_vocab,)
 
 
 class ScriptedCache:
     """A `Cache` that knows only its tokens and a script. Enforces what llama.cpp enforces."""
 
-    def __init__(self, script: Script, n_vocab: int, n_ctx: int = 4096, *, can_roll_back: bool = True) -> None:
+    def __init__(
+        self,
+        script: Script,
+        n_vocab: int,
+        n_ctx: int = 4096,
+        *,
+        can_roll_back: bool = True,
+        clock: VirtualClock | None = None,
+        cost: Callable[[int], float] = lambda _: 0.0,
+    ) -> None:
         self._script = script
         self._n_vocab = n_vocab
         self._n_ctx = n_ctx
         self._tokens: list[int] = []
         self.can_roll_back = can_roll_back
+        self._clock = clock or VirtualClock()
+        self._cost = cost  # seconds of a pass over n tokens
         self.widths: list[int] = []  # tokens of each decode call
         self.interrupt: Exception | None = None  # raised by the next decode, cache unchanged
 
@@ -45,6 +67,7 @@ class ScriptedCache:
         if any(not 0 <= token < self._n_vocab for token in tokens):
             raise AssertionError(f"token outside the vocabulary: {tokens}")
         self.widths.append(len(tokens))
+        self._clock.now += self._cost(len(tokens))
         rows = []
         for i, token in enumerate(tokens):
             self._tokens.append(token)
@@ -71,7 +94,12 @@ def pair_table(n_vocab: int, seed: int, sharpness: float = 1.5) -> NDArray[np.fl
 def from_table(table: NDArray[np.float64]) -> Script:
     """The script that looks up the last two tokens."""
     size = table.shape[0]
-    return lambda tokens: table[(tokens[-2] if len(tokens) > 1 else 0) % size, tokens[-1] % size]
+
+    def script(tokens: Sequence[int]) -> NDArray[np.float64]:
+        row: NDArray[np.float64] = table[(tokens[-2] if len(tokens) > 1 else 0) % size, tokens[-1] % size]
+        return row
+
+    return script
 
 
 def deterministic(text: Sequence[int], n_vocab: int) -> Script:
@@ -80,6 +108,6 @@ def deterministic(text: Sequence[int], n_vocab: int) -> Script:
     def script(tokens: Sequence[int]) -> NDArray[np.float64]:
         row = np.full(n_vocab, 1e-9)
         row[text[len(tokens) % len(text)]] = 1.0
-        return row / row.sum()
+        return row
 
     return script

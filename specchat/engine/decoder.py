@@ -151,9 +151,8 @@ class Decoder:
         )
 
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
-        offers = {name: drafter.offer(kept) for name, drafter in self._drafters.items()}
-        clamped = {name: replace(offer, room=min(offer.room, room)) for name, offer in offers.items()}
-        return self._policy.choose({name: offer for name, offer in clamped.items() if offer.room > 0})
+        offers = {name: drafter.offer(kept, room) for name, drafter in self._drafters.items()}
+        return self._policy.choose({name: offer for name, offer in offers.items() if offer.room > 0})
 
     def _declined(self, draft: Draft, verdict: Verdict) -> float | None:
         """What the target wrote where the draft stopped tells for free what going on would have been worth."""

@@ -59,8 +59,8 @@ class Drafter(Protocol):
     def read(self, kept: Sequence[int]) -> Iterator[int]:
         """Catch up with a long prompt, yielding how many tokens are still unread after each batch."""
 
-    def offer(self, kept: Sequence[int]) -> Offer:
-        """What can be proposed after `kept`, without proposing it."""
+    def offer(self, kept: Sequence[int], room: int) -> Offer:
+        """What can be proposed after `kept`, at most `room` tokens, without proposing it."""
 
     def propose(self, kept: Sequence[int], depth: int, sampler: Sampler, worth: Continue = always) -> Draft:
         """Up to `depth` proposals for the tokens that follow `kept`."""
@@ -69,7 +69,7 @@ class Drafter(Protocol):
         """Keep at most the first `n_tokens` of the conversation: what lies after them was not kept."""
 
     def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:
-        """(confidence, acceptance) at each of the last tokens of `kept`, of which `probabilities` holds the target's p(x).
+        """(confidence, acceptance) at each of the last tokens of `kept`; `probabilities` holds the target's p(x) there.
 
         Judges an idle drafter without spending a target pass on it.
         """
@@ -103,9 +103,9 @@ class ModelDrafter:
             self._context.decode(self._fed(kept[start : start + min(unread, self._batch)]), 0)
             yield len(kept) - 1 - self.n_cached
 
-    def offer(self, kept: Sequence[int]) -> Offer:
+    def offer(self, kept: Sequence[int], room: int) -> Offer:
         # Proposing k tokens leaves kept + k - 1 cells filled: the last proposal is never decoded here.
-        return Offer(max(0, self._context.n_ctx - len(kept) + 1), unread=len(kept) - self.n_cached)
+        return Offer(min(room, self._context.n_ctx - len(kept) + 1), unread=len(kept) - self.n_cached)
 
     def propose(self, kept: Sequence[int], depth: int, sampler: Sampler, worth: Continue = always) -> Draft:
         proposals: list[Proposal] = []
@@ -171,9 +171,9 @@ class NgramDrafter:
         self._catch_up(kept)
         return iter(())
 
-    def offer(self, kept: Sequence[int]) -> Offer:
+    def offer(self, kept: Sequence[int], room: int) -> Offer:
         position, length = self._match(kept)
-        return Offer(self.LONGEST, match=length, token=self._tokens[position]) if length else Offer(0)
+        return Offer(min(room, self.LONGEST), match=length, token=self._tokens[position]) if length else Offer(0)
 
     def _match(self, kept: Sequence[int]) -> tuple[int, int]:
         """(position of the continuation, length of the match); (0, 0) when there is none."""
