@@ -7,12 +7,38 @@ cache already holds, reads the rest, runs the decoder's rounds and yields events
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import TypeAlias
+import time
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, TypeAlias
 
+from specchat.engine.cache import Cancelled, RollbackError
+from specchat.engine.decoder import Decoder
+from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
+from specchat.engine.policy import Policy, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import SamplingSettings
-from specchat.engine.stats import Figures
+from specchat.engine.stats import Figures, Prompt, Stats
+from specchat.engine.text import Piece, ReplyText
+from specchat.errors import SpecchatError
+
+if TYPE_CHECKING:
+    from specchat.engine.llama import Context, Model
+    from specchat.engine.templates import Rendered
+
+__all__ = [
+    "Engine",
+    "Event",
+    "Finished",
+    "Generated",
+    "Message",
+    "Notice",
+    "Piece",
+    "PromptTooLong",
+    "Reading",
+    "ReplyOptions",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,15 +72,6 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
-    """A stretch of text of one origin; never splits a character. Concatenated pieces are the reply."""
-
-    text: str
-    origin: Origin
-    reasoning: bool = False
-
-
-@dataclass(frozen=True, slots=True)
 class Generated:
     """One round's text and figures. `pieces` may be empty while a character or a stop string is incomplete."""
 
@@ -80,3 +97,186 @@ class Finished:
 
 
 Event: TypeAlias = Reading | Generated | Notice | Finished
+
+
+class PromptTooLong(SpecchatError):
+    """The conversation does not fit into the context; nothing was done to the caches."""
+
+    def __init__(self, tokens: int, n_ctx: int) -> None:
+        super().__init__(
+            f"the conversation has {tokens:,} tokens and the context {n_ctx:,}: shorten it or ask for more"
+        )
+        self.tokens = tokens
+        self.n_ctx = n_ctx
+
+    def __reduce__(self) -> tuple[type[PromptTooLong], tuple[int, int]]:
+        return PromptTooLong, (self.tokens, self.n_ctx)
+
+
+class Engine:
+    """A target, maybe with its draft, writing replies one at a time."""
+
+    def __init__(
+        self,
+        target: Model,
+        target_context: Context,
+        draft: Model | None,
+        draft_context: Context | None,
+        policy: Policy,
+    ) -> None:
+        """Takes the models and contexts over: `close` closes them. The pair is compatible (vocabulary.py)."""
+        from specchat.engine.templates import ChatTemplate  # loads llama_cpp, which readers of our values never need
+
+        self._target, self._context = target, target_context
+        self._draft, self._draft_context = draft, draft_context
+        self._policy = policy
+        self.template = ChatTemplate(target)
+        self._notice = self.template.notice
+        self._drafters = self._make_drafters()
+
+    def _make_drafters(self) -> dict[str, Drafter]:
+        if self._context.rollback_limit == 0:
+            return {}
+        drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
+        if self._draft_context is not None:
+            n_batch = self._draft_context.n_batch
+            drafters["draft"] = ModelDrafter(self._draft_context, self._target.n_vocab, batch=n_batch)
+        return drafters
+
+    @property
+    def speculation(self) -> Speculation:
+        """What the user asked for. May be set from any thread, and holds from the next round on."""
+        return self._policy.speculation
+
+    @speculation.setter
+    def speculation(self, wish: Speculation) -> None:
+        self._policy.speculation = wish
+
+    def close(self) -> None:
+        """Give all memory back. Safe to repeat."""
+        if self._draft is not None:
+            self._draft.close()
+        self._target.close()
+
+    def count_tokens(self, text: str) -> int:
+        """Tokens of `text` on its own."""
+        return len(self._target.tokenize(text))
+
+    def prompt_tokens(self, messages: Sequence[Message], options: ReplyOptions) -> list[int]:
+        """What `reply` would have the target read."""
+        return self._render(messages, options).tokens
+
+    def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
+        """Stream the reply to `messages`; the last event is `Finished`.
+
+        Raises PromptTooLong and TemplateError before the caches are touched, and ModelError; after any of them, and
+        after closing the generator, the engine is ready for the next reply.
+        """
+        started = time.perf_counter()
+        if self._notice:
+            yield Notice(self._notice)
+            self._notice = ""
+        rendered = self._render(messages, options)
+        prompt = rendered.tokens
+        if len(prompt) > self._context.n_ctx:
+            raise PromptTooLong(len(prompt), self._context.n_ctx)
+        if options.max_tokens is not None and options.max_tokens <= 0:
+            yield Finished("length", Figures())
+            return
+        try:
+            reused = yield from self._read(prompt)
+        except Cancelled:
+            yield Finished("cancelled", Figures())
+            return
+        seconds = time.perf_counter() - started
+        stats = Stats(Prompt(len(prompt), reused, seconds, self._context.n_ctx))
+        stop = (*options.stop, *self.template.stop)
+        text = ReplyText(stop, in_reasoning=rendered.in_reasoning, in_answer=rendered.in_answer)
+        yield from self._write(prompt, options, stats, text)
+
+    def _render(self, messages: Sequence[Message], options: ReplyOptions) -> Rendered:
+        variables = dict(options.template_variables)
+        return self.template.render(messages, variables, continue_last=options.continue_last)
+
+    # ---- reading the prompt
+
+    def _read(self, prompt: Sequence[int]) -> Generator[Reading, None, int]:
+        """Bring the caches to the prompt without its last token; returns how many tokens the target's already had."""
+        reused = self._reuse(prompt[:-1])
+        total = len(prompt) - 1 - reused
+        if total:
+            yield Reading(0, total, reused)
+        while (start := len(self._context.tokens)) < len(prompt) - 1:
+            stop = min(start + self._context.n_batch, len(prompt) - 1)
+            self._context.decode(prompt[start:stop], 0)
+            yield Reading(stop - reused, total, reused)
+        for drafter in self._drafters.values():
+            yield from self._catch_up(drafter, prompt)
+        return reused
+
+    def _reuse(self, wanted: Sequence[int]) -> int:
+        """Roll back to what the target's cache shares with `wanted`, or to nothing where the model cannot."""
+        prefix = common_prefix(self._context.tokens, wanted)
+        try:
+            self._context.rollback(prefix)
+        except RollbackError:
+            self._context.rollback(0)
+            return 0
+        return prefix
+
+    def _catch_up(self, drafter: Drafter, prompt: Sequence[int]) -> Iterator[Reading]:
+        """Have a drafter know the prompt, if this reply will probably use it; at least forget what is not in it."""
+        context = self._draft_context
+        if drafter.name != "draft" or context is None:
+            for _ in drafter.read(prompt):
+                pass
+            return
+        prefix = common_prefix(context.tokens, prompt[:-1])
+        drafter.rollback(prefix)
+        if not self._policy.wants("draft") or len(prompt) > context.n_ctx:
+            return
+        total = len(prompt) - 1 - prefix
+        for unread in drafter.read(prompt):
+            yield Reading(total - unread, total, prefix, "draft")
+
+    # ---- writing the reply
+
+    def _write(
+        self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
+    ) -> Generator[Event, None, None]:
+        decoder = Decoder(self._context, self._drafters, self._policy, is_eog=self._target.is_eog)
+        figures = Figures()
+        reason = "cancelled"
+        with suppress(Cancelled):
+            for event in decoder.run(prompt, options.sampling, options.max_tokens):
+                before = text.n_tokens
+                pieces = text.feed(self._bytes(event))
+                reason = event.finish or reason
+                if text.stopped:
+                    event, reason = _trimmed(event, text.n_tokens - before), "stop"
+                figures = stats.add(event, self._policy.plain_seconds)
+                yield Generated(tuple(pieces), event, figures)
+                if text.stopped:
+                    break
+        if text.stopped:
+            self._forget_after(len(prompt) + text.n_tokens)
+        yield Finished(reason, figures, tuple(text.finish()))
+
+    def _bytes(self, event: Round) -> Iterator[tuple[bytes, Origin]]:
+        """The text of a round's tokens; an end token has none."""
+        shown = event.tokens[:-1] if event.finish == "end" else event.tokens
+        return ((self._target.piece(token), origin) for token, origin in zip(shown, event.origins, strict=False))
+
+    def _forget_after(self, n_tokens: int) -> None:
+        """Take out of the caches what a stop string cut off. Where the model cannot, all is read anew next time."""
+        with suppress(RollbackError):
+            self._context.rollback(n_tokens)
+        for drafter in self._drafters.values():
+            drafter.rollback(n_tokens)
+
+
+def _trimmed(event: Round, n_tokens: int) -> Round:
+    """The last round of a reply that a stop string ended. A string that began in an earlier round leaves no tokens."""
+    n = max(0, n_tokens)
+    used = event.context_used - len(event.tokens) + n_tokens
+    return replace(event, tokens=event.tokens[:n], origins=event.origins[:n], context_used=used, finish="")
