@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "remove": ("remove", "Delete a pair's files and say what was freed."),
     "doctor": ("doctor", "Check this installation, or whether two models may be paired."),
     "paths": ("paths", "Print where everything lies."),
+    "settings": ("settings", "Print every setting with what it does, or edit them."),
     "completion": ("completion", "Print the script that makes a shell complete specchat's command lines."),
 }
 # What shells report for a program that Ctrl+C, or writing to a closed pipe, has ended: 128 + the signal's number.

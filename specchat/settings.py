@@ -12,11 +12,13 @@ from __future__ import annotations
 
 import dataclasses
 import difflib
+import json
 import textwrap
 import tomllib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Final, TypeVar
 
 from specchat import locations
@@ -160,12 +162,8 @@ class Settings:
     seed: int | None = _setting(
         None, _whole(0, 2**32 - 1), "42", "Seed of the random numbers. Left out: a fresh one for each reply."
     )
-    system: str = _setting(
-        "", _text, '"Answer briefly."', "System prompt of new conversations. Left out: none."
-    )
-    theme: str = _setting(
-        "textual-dark", _text, '"nord"', "The screen's colours: the name of a Textual theme."
-    )
+    system: str = _setting("", _text, '"Answer briefly."', "System prompt of new conversations. Left out: none.")
+    theme: str = _setting("textual-dark", _text, '"nord"', "The screen's colours: the name of a Textual theme.")
     mouse: bool = _setting(
         True, _flag, "false", "false leaves the mouse to the terminal, for its own selection of text."
     )
@@ -198,25 +196,33 @@ def parse(values: Mapping[str, object], source: Path) -> Settings:
     return Settings(**good)
 
 
-def load(path: Path | None = None) -> Settings:
-    """The user's settings; the defaults where there is no file. Raises SpecchatError (see the module)."""
+def read(path: Path | None = None) -> Mapping[str, object]:
+    """What the user's file holds, as TOML has it; empty where there is none. Raises SpecchatError."""
     path = path or locations.settings_file()
     try:
-        return parse(tomllib.loads(path.read_text("utf-8")), path)
+        return tomllib.loads(path.read_text("utf-8"))
     except FileNotFoundError:
-        return Settings()
+        return {}
     except OSError as error:
         raise SpecchatError(f"cannot read {locations.tilde(path)}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise SpecchatError(f"{locations.tilde(path)} is not valid TOML: {error}") from error
 
 
-def template() -> str:
-    """A settings file in which every field is described and commented out."""
+def load(path: Path | None = None) -> Settings:
+    """The user's settings; the defaults where there is no file. Raises SpecchatError (see the module)."""
+    path = path or locations.settings_file()
+    return parse(read(path), path)
+
+
+def template(values: Mapping[str, object] = MappingProxyType({})) -> str:
+    """A settings file in which every field is described; those not among `values` are commented out."""
     lines = ["# Settings of specchat. Remove the # before a line to set it.", ""]
     for name, field in _FIELDS.items():
         lines += [f"# {line}" for line in textwrap.wrap(field.metadata["doc"], 98)]
-        lines += [f"#{name} = {field.metadata['example']}", ""]
+        # JSON's texts, numbers, lists and booleans are TOML's too.
+        given = f"{name} = {json.dumps(values[name], ensure_ascii=False)}" if name in values else ""
+        lines += [given or f"#{name} = {field.metadata['example']}", ""]
     return "\n".join(lines)
 
 

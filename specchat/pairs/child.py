@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -20,11 +20,13 @@ class Finished:
     errors: str
 
 
-def run(command: Sequence[str], parse: Callable[[str], T | None]) -> Generator[T, None, Finished]:
+def run(
+    command: Sequence[str], parse: Callable[[str], T | None], env: Mapping[str, str] | None = None
+) -> Generator[T, None, Finished]:
     """Run `command`, yield what `parse` makes of each line of its standard output, return how it ended.
 
-    Lines of which it makes None are passed over. Abandoning the generator ends the program. Raises OSError
-    when it cannot be started.
+    Lines of which it makes None are passed over; `env` is added to the environment. Abandoning the generator
+    ends the program. Raises OSError when it cannot be started.
     """
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as errors:
         process = subprocess.Popen(
@@ -34,7 +36,7 @@ def run(command: Sequence[str], parse: Callable[[str], T | None]) -> Generator[T
             stderr=errors,
             encoding="utf-8",
             errors="replace",
-            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+            env={**os.environ, **(env or {}), "PYTHONUNBUFFERED": "1"},
         )
         try:
             assert process.stdout is not None

