@@ -76,8 +76,6 @@ def _mode(speculation: Speculation, figures: Figures, live: bool) -> Segment:
     drafter = figures.drafter if figures.passes else ""
     if speculation.mode is Mode.OFF:
         drafter = "plain"
-    elif speculation.mode is not Mode.AUTO and not live:
-        drafter = speculation.mode.value
     style = _MODE_STYLES.get(drafter, _DIM)
     name = MODE_NAMES.get(drafter, speculation.mode.value)
     text = Content.assemble(("● " if live else "○ ", style), (name, f"{style} bold"))
@@ -89,7 +87,8 @@ def _mode(speculation: Speculation, figures: Figures, live: bool) -> Segment:
         aside = f" (not {MODE_NAMES[speculation.mode.value]})"
     else:
         aside = ""
-    return Segment(Content.assemble(text, (aside, _DIM)), rank=0, short=text)
+    short = text if speculation.mode is Mode.AUTO else None
+    return Segment(Content.assemble(text, (aside, _DIM)), rank=0, short=short)
 
 
 def context(used: int, size: int) -> Segment:

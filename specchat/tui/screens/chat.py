@@ -143,12 +143,12 @@ class ChatScreen(Screen[None]):
     async def _ended(self, running: Running) -> None:
         if self._clock:
             self._clock.pause()
-        self._under_way = None
         error = running.stream.error
         if running.turn is None:
             await self._load_ended(error)
         else:
             await self._reply_ended(running.reply, running.turn, running.asked, error)
+        self._under_way = None
         self._show_state()
         await self._go_on(failed=error is not None)
 
@@ -220,7 +220,7 @@ class ChatScreen(Screen[None]):
             self.query_one("#queued", Note).say(f"Next: {one_line(text)}")
             return
         transcript = self.query_one(Transcript)
-        await transcript.query(".-unsent, .failure, Welcome").remove()
+        await transcript.begin()
         turn, asked = ReplyTurn(), UserTurn(text)
         await transcript.add(asked, turn)
         self._figures = replace(self._figures, passes=0)
@@ -234,7 +234,7 @@ class ChatScreen(Screen[None]):
 
     async def _welcome(self) -> None:
         keys = {action.name: key_name(keys_of(action, self._keymap)[0]) for action in ACTIONS}
-        await self.query_one(Transcript).add(Welcome(self.session, keys))
+        await self.query_one(Transcript).add_welcome(Welcome(self.session, keys))
 
     async def _clear(self) -> None:
         self.session.messages = ()
@@ -272,7 +272,8 @@ class ChatScreen(Screen[None]):
 
     @on(TextArea.Changed, "#prompt")
     def _changed(self, event: TextArea.Changed) -> None:
-        self.query_one("#note", Note).hush()
+        if event.text_area.text:  # emptied by sending: what was said about that stays
+            self.query_one("#note", Note).hush()
         box = self.query_one(PromptBox)
         offers = candidates(event.text_area.text)
         self.query_one(Completions).offer(offers)
@@ -354,6 +355,11 @@ class ChatScreen(Screen[None]):
 
     def action_new(self) -> None:
         self.start_anew()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is being written or a model loaded."""
+        return self._under_way is not None
 
     def leave(self) -> None:
         """Quit."""

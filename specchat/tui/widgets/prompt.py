@@ -52,6 +52,7 @@ class PromptBox(TextArea):
             event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
+        event.stop()
         event.prevent_default()
         self.replace(clean(event.text), *self.selection, maintain_selection_offset=False)
         self.scroll_cursor_visible()

@@ -33,6 +33,16 @@ class Transcript(VerticalScroll):
         await self._turns.mount(*turns)
         self.follow()
 
+    async def add_welcome(self, welcome: Widget) -> None:
+        """Show `welcome` in the middle until `remove` takes it away."""
+        self._turns.add_class("-empty")
+        await self._turns.mount(welcome)
+
+    async def begin(self) -> None:
+        """Take away the welcome and whatever an unsuccessful message left behind."""
+        self._turns.remove_class("-empty")
+        await self._turns.query("Welcome, .failure, .-unsent").remove()
+
     async def clear(self) -> None:
         """Take every turn away."""
         await self._turns.remove_children()
