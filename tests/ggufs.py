@@ -171,7 +171,7 @@ def write(
     metadata: dict[str, str] | None = None,
 ) -> Path:
     """Write one file. `architecture`: llama, gemma3 (sliding window), mamba (recurrent), lfm2 (hybrid with snapshots),
-    or any other name (a llama that llama.cpp refuses)."""
+    bert (an encoder for embeddings), or any other name (a llama that llama.cpp refuses)."""
     vocabulary = vocabulary or bpe()
     shape = shape or Shape()
     writer = gguf.GGUFWriter(path, architecture)
@@ -186,8 +186,11 @@ def write(
     for key, value in (metadata or {}).items():
         writer.add_string(key, value)
     file.matrix("token_embd.weight", len(vocabulary.tokens), shape.n_embd, scale=8.0)
-    file.matrix("output.weight", len(vocabulary.tokens), shape.n_embd, scale=3.0)
-    body: Callable[[_File], None] = {"mamba": _mamba, "lfm2": _lfm2, "gemma3": _gemma3}.get(architecture, _llama)
+    if architecture != "bert":
+        file.matrix("output.weight", len(vocabulary.tokens), shape.n_embd, scale=3.0)
+    body: Callable[[_File], None] = {"mamba": _mamba, "lfm2": _lfm2, "gemma3": _gemma3, "bert": _bert}.get(
+        architecture, _llama
+    )
     body(file)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
@@ -283,6 +286,29 @@ def _mamba(file: _File) -> None:
         file.values(f"{block}.ssm_a", -np.tile(np.arange(1, state + 1, dtype=np.float32), (inner, 1)))
         file.ones(f"{block}.ssm_d", inner)
         file.matrix(f"{block}.ssm_out.weight", shape.n_embd, inner)
+
+
+def _bert(file: _File) -> None:
+    shape, writer = file.shape, file.writer
+    _attention_keys(file, shape.n_head)
+    writer.add_causal_attention(False)
+    writer.add_layer_norm_eps(1e-5)
+    writer.add_token_type_count(2)
+    file.matrix("position_embd.weight", shape.n_ctx_train, shape.n_embd)
+    for i in range(shape.n_layer):
+        block = f"blk.{i}"
+        for name in ("attn_q", "attn_k", "attn_v", "attn_output"):
+            file.matrix(f"{block}.{name}.weight", shape.n_embd, shape.n_embd)
+        file.matrix(f"{block}.ffn_up.weight", shape.n_ff, shape.n_embd)
+        file.matrix(f"{block}.ffn_down.weight", shape.n_embd, shape.n_ff)
+        for norm in ("attn_output_norm", "layer_output_norm"):
+            _layer_norm(file, f"{block}.{norm}")
+    _layer_norm(file, "token_embd_norm")
+
+
+def _layer_norm(file: _File, name: str) -> None:
+    file.ones(f"{name}.weight", file.shape.n_embd)
+    file.values(f"{name}.bias", np.zeros(file.shape.n_embd, np.float32))
 
 
 def _attention_keys(file: _File, kv_heads: int | list[int]) -> None:

@@ -49,7 +49,7 @@ class Context:
         model: Model,
         *,
         n_ctx: int | None = None,
-        n_batch: int = 512,
+        n_batch: int | None = None,
         threads: int | None = None,
         type_k: str = "f16",
         type_v: str = "f16",
@@ -60,6 +60,7 @@ class Context:
     ) -> None:
         """Allocate a cache of `n_ctx` tokens (None: as many as the model was trained for).
 
+        `n_batch` is the most tokens of one native call (None: 512 on a GPU, 256 otherwise).
         `snapshots` asks for the states of that many last tokens where the model is recurrent or hybrid and llama.cpp
         can keep them; `rollback_limit` says what came of it. `cancelled` is polled inside long passes and before each
         batch. Raises ModelError, mostly for want of memory.
@@ -73,7 +74,7 @@ class Context:
         self._cancelled = cancelled
         parameters = api.llama_context_default_params()
         parameters.n_ctx = self.n_ctx
-        parameters.n_batch = parameters.n_ubatch = min(n_batch, self.n_ctx)
+        parameters.n_batch = parameters.n_ubatch = min(n_batch or _n_batch(model), self.n_ctx)
         parameters.n_outputs_max = self._n_outputs_max = min(n_outputs_max, parameters.n_batch)
         parameters.n_rs_seq = snapshots
         parameters.n_threads = parameters.n_threads_batch = self.threads
@@ -86,6 +87,9 @@ class Context:
             raise ModelError(_context_failure(model, self.n_ctx, log.errors))
         self._handle: int | None = handle
         self._memory = api.llama_get_memory(handle)
+        if not self._memory:
+            api.llama_free(handle)
+            raise ModelError(f"{model.path.name} cannot chat: it has no cache, as models for embeddings have none")
         self._snapshots: int = api.llama_n_rs_seq(handle) if model.is_recurrent else 0
         self._batch = _Batch(api.llama_n_batch(handle), self.n_ctx)
         self._tokens: list[int] = []
@@ -258,6 +262,12 @@ class _Batch:
 
     def free(self) -> None:
         api.llama_batch_free(self.native)
+
+
+def _n_batch(model: Model) -> int:
+    # Half of llama.cpp's default on a CPU: it can only be interrupted between two operations, and the largest of them,
+    # over 512 tokens of a 7B model on two cores, takes half a second. Reading is no slower for it.
+    return 512 if model.gpu_layers else 256
 
 
 def _context_failure(model: Model, n_ctx: int, errors: str) -> str:

@@ -1,7 +1,7 @@
 """llama.cpp's library itself: opened once, its log kept off the terminal, its devices.
 
-Contract: importing this module loads the native library, so only engine/model.py and context.py do. What llama.cpp logs goes
-nowhere until `log_to` names a file; its latest errors are kept for the sentences of `ModelError`.
+Contract: importing this module loads the native library, so only engine/model.py and context.py do. What llama.cpp
+logs goes nowhere until `log_to` names a file; its latest errors are kept for the sentences of `ModelError`.
 """
 
 from __future__ import annotations
