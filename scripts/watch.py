@@ -76,8 +76,10 @@ class Progress:
             self.phase = phases[-1]
 
     def expected(self, elapsed: float) -> float | None:
-        """Seconds in all: the estimate, until the steps done tell it better."""
-        return elapsed * self.steps / self.step if self.step > self.steps / 4 else self.estimate
+        """Seconds in all: the estimate, until the steps tell it better. The first ones are short: they promise too much."""
+        if self.step > self.steps / 2 or (self.step and self.estimate and elapsed > self.estimate):
+            return elapsed * self.steps / self.step
+        return self.estimate
 
     def line(self, elapsed: float) -> str:
         expected = self.expected(elapsed)

@@ -351,9 +351,16 @@ def test_pips_output_tells_how_far_it_has_come() -> None:
     assert progress.line(65) == "Compiling: 1:05 of about 4:30, step 2 of 193"
     progress.read("  [7/9] a smaller build inside the build\n")
     assert progress.step == 2
-    assert progress.line(300) == "Compiling: 5:00, step 2 of 193"  # longer than expected: no promise any more
     progress.read("  [100/193] /usr/bin/g++ -c c.cpp\n")
     assert progress.expected(100) == 193
+
+
+def test_the_time_left_comes_from_the_steps_once_they_tell_better_than_the_estimate() -> None:
+    progress = watch.Progress("Compiling", estimate=270, step=20, steps=100)
+    assert progress.expected(10) == 270  # the first steps are short ones
+    assert progress.expected(300) == 1500  # a slower machine than thought
+    assert watch.Progress("Compiling", step=20, steps=100).line(10) == "Compiling: 0:10, step 20 of 100"
+    assert watch.Progress("Compiling").expected(10) is None
 
 
 def test_a_terminal_sees_one_line_redrawn_and_a_log_one_every_30_seconds() -> None:
