@@ -244,7 +244,13 @@ class Engine:
     def _write(
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
-        decoder = Decoder(self._context, self._drafters, self._policy, is_eog=self._target.is_eog)
+        decoder = Decoder(
+            self._context,
+            self._drafters,
+            self._policy,
+            is_eog=self._target.is_eog,
+            max_depth=self._context.rollback_limit,
+        )
         figures = Figures()
         reason = "cancelled"
         with suppress(Cancelled):

@@ -73,12 +73,15 @@ class Decoder:
         policy: Policy,
         *,
         is_eog: Callable[[int], bool],
+        max_depth: int | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
+        """`max_depth` is the most proposals that the target could take back; None: any number."""
         self._target = target
         self._drafters = dict(drafters)
         self._policy = policy
         self._is_eog = is_eog
+        self._max_depth = max_depth
         self._clock = clock
         self._plain: list[float] = []  # the target's probabilities of the plain tokens just kept, for judging a draft
 
@@ -107,6 +110,8 @@ class Decoder:
     def _room(self, kept: Sequence[int], end: int | None) -> int:
         """The most proposals a round may verify: the pass adds k + 1 cells and keeps at most k + 1 tokens."""
         room = self._target.n_ctx - len(kept)
+        if self._max_depth is not None:
+            room = min(room, self._max_depth)
         return room if end is None else min(room, end - len(kept) - 1)
 
     def _round(self, kept: list[int], room: int, sampler: Sampler) -> Round:
