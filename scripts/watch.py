@@ -22,9 +22,10 @@ from pathlib import Path
 from typing import TextIO
 
 STEP = re.compile(r"^\s*\[(\d+)/(\d+)\]", re.MULTILINE)  # as ninja counts
-PHASE = re.compile(
-    r"^\s*((?:Collecting|Downloading|Installing|Building wheel for) [^ (]+)", re.MULTILINE
-)  # as pip says
+PHASE = re.compile(  # as pip says
+    r"^\s*((?:Collecting|Downloading|Building wheel for) [^\s(]+|Installing (?:build dependencies|collected packages))",
+    re.MULTILINE,
+)
 
 
 def say(text: str) -> None:
@@ -76,7 +77,7 @@ class Progress:
             self.phase = phases[-1]
 
     def expected(self, elapsed: float) -> float | None:
-        """Seconds in all: the estimate, until the steps tell it better. The first ones are short: they promise too much."""
+        """Seconds in all: the estimate, until the steps tell it better. The first ones are short and promise much."""
         if self.step > self.steps / 2 or (self.step and self.estimate and elapsed > self.estimate):
             return elapsed * self.steps / self.step
         return self.estimate

@@ -345,8 +345,10 @@ def test_pips_output_tells_how_far_it_has_come() -> None:
     progress = watch.Progress("Compiling", estimate=270)
     progress.read("Collecting llama-cpp-python==0.3.36\n  Downloading llama_cpp_python-0.3.36.tar.gz (76.6 MB)\n")
     assert progress.line(4) == "Compiling: 0:04 of about 4:30, Downloading llama_cpp_python-0.3.36.tar.gz"
-    progress.read("Building wheels for collected packages: llama-cpp-python\n")
-    assert "\n" not in progress.line(9)
+    progress.read("Collecting a\nCollecting b>=1\n")
+    assert progress.phase == "Collecting b>=1"
+    progress.read("Installing collected packages: a, b\n")
+    assert progress.phase == "Installing collected packages"
     progress.read("  [1/193] /usr/bin/g++ -c a.cpp\n  [2/193] /usr/bin/g++ -c b.cpp\n")
     assert progress.line(65) == "Compiling: 1:05 of about 4:30, step 2 of 193"
     progress.read("  [7/9] a smaller build inside the build\n")
