@@ -109,9 +109,6 @@ class PromptTooLong(SpecchatError):
         self.tokens = tokens
         self.n_ctx = n_ctx
 
-    def __reduce__(self) -> tuple[type[PromptTooLong], tuple[int, int]]:
-        return PromptTooLong, (self.tokens, self.n_ctx)
-
 
 class Engine:
     """A target, maybe with its draft, writing replies one at a time."""
