@@ -33,7 +33,19 @@ _DRAFTERS = {Mode.DRAFT: "draft", Mode.NGRAM: "ngram", Mode.OFF: "plain", Mode.A
 
 def generated(text: str, figures: Figures, origin: Origin = Origin.PLAIN, reasoning: bool = False) -> Generated:
     """One round that kept one token."""
-    event = Round((1,), (origin,), figures.drafter, figures.depth, 0, 0, 0.0, 0.01, 0.01, figures.context_used)
+    event = Round(
+        (1,),
+        (origin,),
+        figures.drafter,
+        proposed=figures.depth,
+        tested=figures.depth,
+        accepted=0,
+        draft_seconds=0.0,
+        target_seconds=0.01,
+        total_seconds=0.01,
+        context_used=figures.context_used,
+        reason=figures.reason,
+    )
     return Generated((Piece(text, origin, reasoning),), event, figures)
 
 

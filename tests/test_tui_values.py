@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from textual.content import Content
 from textual.widgets import TextArea
 
-from specchat.engine.chat import Finished, Reading
+from specchat.engine.chat import Finished, Message, Reading
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.tui import figures as words
@@ -165,9 +165,23 @@ def test_a_reply_is_folded_from_its_events() -> None:
     reply.add(generated("thought", FIGURES, reasoning=True))
     reply.add(generated("an\x1b[31mswer", replace(FIGURES, drafter="plain")))
     reply.add(Finished("end", FIGURES))
-    assert (reply.text, reply.reasoning) == ("answer", "thought")
+    assert (reply.text, reply.thoughts) == ("answer", "thought")
     assert not reply.progress
+    assert reply.message == Message("assistant", "an\x1b[31mswer", "thought")
     assert (reply.drafters, reply.finish, reply.figures) == (("draft", "plain"), "end", FIGURES)
+
+
+def test_the_mode_does_not_flicker_where_single_rounds_have_nothing_to_propose() -> None:
+    ngram = replace(FIGURES, drafter="ngram", depth=5)
+    nothing = replace(FIGURES, drafter="plain", depth=0, reason="nothing to propose here")
+    reply = Reply()
+    for figures in (nothing, ngram, nothing, ngram, nothing):
+        reply.add(generated("x ", figures))
+    assert (reply.steady.drafter, reply.steady.depth) == ("ngram", 5)
+    for _ in range(20):
+        reply.add(generated("x ", nothing))
+    assert (reply.steady.drafter, reply.steady.reason) == ("plain", "nothing to propose here")
+    assert replace(reply.steady, drafter="", depth=0, reason="") == replace(nothing, drafter="", reason="")
 
 
 # ---- commands

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+from textual import events
 from textual.pilot import Pilot
 
 from specchat.session import Session
@@ -85,8 +86,8 @@ class Chat:
         await self.until(lambda: all(part in self.text for part in parts))
 
     async def type(self, text: str) -> None:
-        """Put `text` in the box as if typed, at the cursor."""
-        self.box.insert(text)
+        """Put `text` in the box at the cursor, as a paste."""
+        self.box.post_message(events.Paste(text))
         await self.pilot.pause()
 
     async def say(self, text: str, wait: bool = True) -> None:

@@ -77,7 +77,7 @@ def _mode(speculation: Speculation, figures: Figures, live: bool) -> Segment:
     if speculation.mode is Mode.OFF:
         drafter = "plain"
     style = _MODE_STYLES.get(drafter, _DIM)
-    name = MODE_NAMES.get(drafter, speculation.mode.value)
+    name = MODE_NAMES.get(drafter or speculation.mode.value, speculation.mode.value)
     text = Content.assemble(("● " if live else "○ ", style), (name, f"{style} bold"))
     if speculation.mode is Mode.OFF:
         aside = " (off)"
@@ -122,7 +122,7 @@ def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -
             rank=5,
             short=_figure(ratio(figures.tokens_per_pass), "/pass"),
         ),
-        Segment(Content.assemble(("depth ", _DIM), (str(figures.depth), "$foreground")), rank=6),
+        Segment(Content.assemble(("depth ", _DIM), (str(figures.depth or DASH), "$foreground")), rank=6),
         Segment(
             Content.assemble(("first token ", _DIM), (seconds(figures.time_to_first_token), "$foreground")),
             rank=7,

@@ -135,7 +135,7 @@ class ChatScreen(Screen[None]):
             if running.turn is not None:
                 await running.turn.update_from(running.reply)
             if running.reply.figures.passes:
-                self._figures = running.reply.figures
+                self._figures = running.reply.steady
             self._show_state()
         if ended:
             await self._ended(running)
@@ -171,7 +171,7 @@ class ChatScreen(Screen[None]):
         if error is None:
             return
         await turn.fail(_sentence(error))
-        if not reply.text and not reply.reasoning and asked is not None:
+        if reply.message is None and asked is not None:
             # The session has forgotten this turn: say so, and give the words back.
             asked.add_class("-unsent")
             turn.add_class("-unsent")
@@ -421,5 +421,6 @@ class ChatScreen(Screen[None]):
 
 def _sentence(error: Exception) -> str:
     if isinstance(error, SpecchatError):
-        return str(error)
+        text = str(error)
+        return text[:1].upper() + text[1:] if text.split(" ", 1)[0].isalpha() else text
     return f"Something went wrong inside specchat: {type(error).__name__}: {error}"

@@ -59,7 +59,7 @@ class PromptBox(TextArea):
 
     def replace_all(self, text: str) -> None:
         """Put `text` in the box, as an edit that can be undone, and the cursor at its end."""
-        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
+        self.replace(clean(text), (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self.document.end)
 
     def action_send(self) -> None:

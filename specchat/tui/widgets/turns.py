@@ -58,7 +58,7 @@ class ReplyTurn(Vertical):
         await self._body.update(reply.text)
         self._body.display = bool(reply.text)
         for notice in reply.notices:
-            await self.mount(Static(notice, markup=False, classes="notice"))
+            await self.mount(Static(clean(notice), markup=False, classes="notice"))
         if reply.figures.passes:
             line = StatusLine(classes="summary")
             await self.mount(line)
