@@ -187,10 +187,11 @@ class SetUp:
         if "compiler" not in self.machine.tools:
             raise SetupError(f"llama.cpp must be compiled, which needs {self.machine.missing('compiler')}.")
         jobs = jobs_for(backend)
-        estimate = CPU_CORE_SECONDS / jobs if backend == "cpu" else None
         title = f"Compiling llama.cpp for {NAMES[backend]}"
+        estimate = CPU_CORE_SECONDS / jobs if backend == "cpu" else None
         wait = f"about {clock(estimate)}" if estimate else "several minutes, up to an hour"
-        say(f"{title}, {jobs} files at a time: {wait}, unless pip has kept it. Log: {self.place.log}")
+        kept_by_pip = "" if flags else ", or seconds if pip has kept it"
+        say(f"{title}, {jobs} files at a time: {wait}{kept_by_pip}. Log: {self.place.log}")
         env = {"CMAKE_ARGS": flags, "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)}
         if tool := self.machine.tools.get(backend):  # CMake finds the toolkit from its compiler
             env["PATH"] = os.pathsep.join([os.environ["PATH"], str(Path(tool).parent)])
@@ -201,13 +202,11 @@ class SetUp:
             shutil.rmtree(part, ignore_errors=True)
             options = ["--verbose", "--no-deps", *cache, "--wheel-dir", str(part)]
             self.pip(Progress(title, estimate), ["wheel", *options, self.project.llama], env)
-            with zipfile.ZipFile(next(part.glob("*.whl"))) as wheel:
-                if backend_of(wheel.namelist()) == backend:
-                    break
-        else:
-            raise SetupError(f"{title} gave a build without it; see {self.place.log}.")
-        kept.parent.mkdir(exist_ok=True)
-        part.rename(kept)
+            if backend_of(zipfile.ZipFile(next(part.glob("*.whl"))).namelist()) == backend:
+                kept.parent.mkdir(exist_ok=True)
+                part.rename(kept)
+                return
+        raise SetupError(f"{title} gave a build without it; see {self.place.log}.")
 
     def install(self, wheel: Path, backend: str, tools: bool) -> None:
         project = str(self.place.root) + ("[test]" if tools else "")

@@ -17,6 +17,7 @@ from pathlib import Path
 import bootstrap
 import environment
 import machine
+import psutil
 import pytest
 import watch
 from hypothesis import given
@@ -292,8 +293,7 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 
 def alive(pid: int) -> bool:
-    state = subprocess.run(["ps", "-o", "stat=", "-p", str(pid)], capture_output=True, text=True, check=False).stdout
-    return bool(state) and not state.startswith("Z")
+    return psutil.pid_exists(pid) and psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
 
 
 def grandchild(folder: Path) -> int:
