@@ -13,6 +13,7 @@ import hashlib
 import importlib.util
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -119,6 +120,12 @@ def backend_of(files: Iterable[str]) -> str:
     return next((backend for name, backend in LIBRARIES.items() if f"libggml-{name}." in names), "cpu")
 
 
+def telling(lines: list[str], end: int = 12) -> list[str]:
+    """The lines that say why a build failed: the first errors of compiler or CMake, and the end."""
+    errors = [line for line in lines[:-end] if re.search(r"\berror:|CMake Error", line)]
+    return [line for line in errors[:4] + lines[-end:] if line.strip()]
+
+
 def fits(stamp: Stamp | None, project: Project, root: Path, wanted: str | None, test: bool) -> bool:
     """Whether an environment with this stamp will do as it is."""
     if stamp is None or (stamp.project, stamp.python, stamp.root) != (project.hash, PYTHON, str(root)):
@@ -201,12 +208,15 @@ class SetUp:
         for cache in [["--no-cache-dir"]] if flags else [[], ["--no-cache-dir"]]:
             shutil.rmtree(part, ignore_errors=True)
             options = ["--verbose", "--no-deps", *cache, "--wheel-dir", str(part)]
-            self.pip(Progress(title, estimate), ["wheel", *options, self.project.llama], env)
+            try:
+                self.pip(Progress(title, estimate), ["wheel", *options, self.project.llama], env)
+            except SetupError as error:
+                raise SetupError(f"{error}\nWithout {NAMES[backend]}: --backend cpu" if flags else str(error)) from None
             if backend_of(zipfile.ZipFile(next(part.glob("*.whl"))).namelist()) == backend:
                 kept.parent.mkdir(exist_ok=True)
                 part.rename(kept)
                 return
-        raise SetupError(f"{title} gave a build without it; see {self.place.log}.")
+        raise SetupError(f"{title} gave a build for something else; see {self.place.log}.")
 
     def install(self, wheel: Path, backend: str, tools: bool) -> None:
         project = str(self.place.root) + ("[test]" if tools else "")
@@ -245,6 +255,7 @@ class SetUp:
             env = {**os.environ, **env, "TMPDIR": folder}  # what an interrupted pip leaves goes as well
             status = run_logged(command, self.place.log, progress, env, self.lock)
         if status:
-            lines = self.place.log.read_text(errors="replace").splitlines()[-20:]
-            end = "\n".join(f"  {line[:160]}" for line in lines if line.strip())
-            raise SetupError(f"{end}\n{progress.title} failed; above is the end of {self.place.log}.")
+            said = self.place.log.read_text(errors="replace").rpartition("\n$ ")[2].splitlines()
+            offline = " Is there a network connection?" if any("connection broken" in line for line in said) else ""
+            log = f"{progress.title} failed.{offline} All of the output: {self.place.log}"
+            raise SetupError("\n".join([*(f"  {line[:160]}" for line in telling(said)), log]))
