@@ -424,6 +424,15 @@ def test_a_missing_template_is_said_once(tmp_path: Path) -> None:
         assert not any(isinstance(event, Notice) for event in chat.events)
 
 
+def test_an_end_token_that_has_a_text_is_not_shown(tmp_path: Path) -> None:
+    vocabulary = bpe().with_token(2, "STOP", ggufs.NORMAL)
+    with Model.load(ggufs.write(tmp_path / "end.gguf", vocabulary, template=None), vocab_only=True) as model:
+        assert (model.piece(2), model.is_eog(2)) == (b"STOP", True)
+        chat = Scripted(model, "ok", speculation=Speculation(Mode.DRAFT, 5))
+
+        assert chat.ask() == "ok"
+
+
 def test_reasoning_is_kept_apart(model: Model) -> None:
     chat = Scripted(model, "<think>\nhm, one\n</think>\n\nYes")
 

@@ -473,6 +473,7 @@ def test_a_single_step_of_a_model_that_cannot_roll_back_is_never_broken_off(load
     countdown = Countdown(NEVER)
     with context(load("mamba"), cancelled=countdown) as cache:
         cache.decode(prompt(20), 0)
+        cache._last_pass = 10.0  # as slow as a model that is worth interrupting
         countdown.n, countdown.asked = 2, 0
         cache.decode([10], 1)
         assert len(cache.tokens) == 21
