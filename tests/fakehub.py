@@ -61,7 +61,7 @@ class Knobs:
     shift_range: int = 0  # Content-Range, and the body, begin so many bytes late
     chunked: bool = False  # no Content-Length
     empty_bodies: int = 0
-    extra: bytes = b""  # sent after the file, where there is no Content-Length to tell
+    extra: bytes = b""  # at the end of a chunked body
     refuse_ranges: bool = False  # 416
     limited: int = 0  # 429
     limited_headers: dict[str, str] = field(default_factory=dict)
@@ -238,7 +238,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _described(self, repo: str, path: str) -> dict[str, str]:
         hub = self.server.hub
         content = hub.files[repo, path]
-        etag = hub.knobs.etag or _sha256(content)
+        etag = hub.knobs.etag or content_sha256(content)
         commit = {} if hub.knobs.no_commit else {"X-Repo-Commit": COMMIT}
         return {**commit, "X-Linked-Etag": f'"{etag}"', "X-Linked-Size": str(_size(content)), "ETag": f'"{etag}"'}
 
@@ -278,7 +278,7 @@ class _Handler(BaseHTTPRequestHandler):
                 self.wfile.flush()
                 self.request_seen.sent = self.connection.sendfile(stream, start)
             return
-        body = content[start:]
+        body = content[start:] + (knobs.extra if knobs.chunked else b"")
         if hub.count_down("wrong_bytes"):
             body = bytes(255 - byte for byte in body)
         stall = knobs.stall_after if hub.count_down("stalls") else None
@@ -291,8 +291,6 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             self._send_piece(piece)
         if knobs.chunked:
-            if knobs.extra:
-                self._send_piece(knobs.extra)
             self.wfile.write(b"0\r\n\r\n")
 
     def _send_piece(self, piece: bytes) -> None:
@@ -320,7 +318,7 @@ def _size(content: bytes | Path) -> int:
     return content.stat().st_size if isinstance(content, Path) else len(content)
 
 
-def _sha256(content: bytes | Path) -> str:
+def content_sha256(content: bytes | Path) -> str:
     if isinstance(content, Path):
         with content.open("rb") as stream:
             return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import threading
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -12,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from specchat.errors import SpecchatError
+from specchat.pairs import crew
 from specchat.pairs.catalog import HubSource, ModelFile, Pair, Shard
 from specchat.pairs.library import State
-from specchat.pairs.progress import Phase, Plan
+from specchat.pairs.progress import Phase, Plan, Progress
 from tests.fakehub import COMMIT, FakeHub, model
 from tests.pulling import QUICK, REPO, SIZE, Bench
 
@@ -143,12 +145,12 @@ def test_a_complete_part_is_installed_without_a_byte(bench: Bench, solo: Pair) -
     assert not bench.hub.requests("GET")
 
 
-def test_a_cut_line_is_gone_on_with_in_the_same_run(bench: Bench, solo: Pair) -> None:
-    bench.hub.knobs.drop_after = 150_000
+def test_a_line_cut_again_and_again_is_gone_on_with_in_the_same_run(bench: Bench, solo: Pair) -> None:
+    bench.hub.knobs.drop_after = 50_000
     bench.pull(solo)
     bench.assert_whole("target.gguf")
-    assert bench.sent("target.gguf") <= SIZE + 3 * 16 * 1024
-    assert len(bench.starts("target.gguf")) >= 3
+    assert len(bench.starts("target.gguf")) >= SIZE // 50_000 > QUICK.tries
+    assert bench.sent("target.gguf") <= SIZE + len(bench.starts("target.gguf")) * 16 * 1024
     assert "broke" in bench.notes()
 
 
@@ -406,32 +408,36 @@ def test_a_link_that_is_never_good_is_an_error(bench: Bench, solo: Pair) -> None
 
 
 def test_closing_stops_within_a_second_and_keeps_the_part(bench: Bench, solo: Pair) -> None:
-    bench.hub.knobs.pace = SIZE / 20
+    bench.hub.knobs.pace = SIZE / 4
     events = bench.start(solo)
     for event in events:
-        if getattr(event, "phase", None) is Phase.DOWNLOADING and getattr(event, "done", 0) > 20_000:
+        if isinstance(event, Progress) and event.phase is Phase.DOWNLOADING and event.done > 20_000:
             break
     begun = time.monotonic()
     events.close()
     assert time.monotonic() - begun < 1
-    assert bench.parts()[0].stat().st_size > 20_000
+    time.sleep(0.5)  # what was on its way has arrived
+    here = bench.parts()[0].stat().st_size
+    time.sleep(0.5)
+    assert bench.parts()[0].stat().st_size == here > 20_000
     assert bench.state("target.gguf") is State.PARTIAL
     bench.hub.knobs.pace = None
     bench.hub.log.clear()
     bench.pull(solo)
     bench.assert_whole("target.gguf")
-    assert bench.starts("target.gguf")[-1] > 20_000
+    assert bench.starts("target.gguf") == [here]
 
 
 def test_closing_ends_a_countdown(bench: Bench, solo: Pair) -> None:
     bench.hub.knobs.limited, bench.hub.knobs.limited_headers = 100, {"Retry-After": "50"}
     events = bench.start(solo)
-    begun = time.monotonic()
-    for event in events:
-        if getattr(event, "phase", None) is Phase.WAITING:
-            break
+    assert any(isinstance(event, Progress) and event.phase is Phase.WAITING for event in events)
     events.close()
-    assert time.monotonic() - begun < 1.5
+    threads = [thread for thread in threading.enumerate() if thread.name == crew.THREAD]
+    for thread in threads:
+        thread.join(1)
+    assert threads
+    assert not any(thread.is_alive() for thread in threads)
 
 
 def test_the_other_file_goes_on_when_one_fails(bench: Bench) -> None:

@@ -1,6 +1,7 @@
 """Showing a pull on the command line: one redrawn block on a terminal, a few plain lines a file elsewhere.
 
-Contract: `show` consumes the events of `pull` and lets whatever it raises pass; nothing is decided here.
+Contract: progress goes to the console given (standard error). `show` consumes the events of `pull` and lets
+whatever it raises pass; nothing is decided here.
 """
 
 from __future__ import annotations

@@ -17,6 +17,7 @@ from rich.text import Text
 
 from specchat import locations, settings
 from specchat.commands import download_view
+from specchat.commands.console import columns
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog as catalogs
 from specchat.pairs import choosing, discovery, own
@@ -52,21 +53,21 @@ def command(
 
     HF_ENDPOINT names a mirror, HF_TOKEN a token for gated models.
     """
-    console = Console(highlight=False)
     catalog, library = catalogs.load(), Library.default()
     if target or draft or name:
         catalog, pair = _add_own(catalog, names, target, draft, name)
         names = (pair.name,)
     if not names:
-        _show_choices(console, catalog, library)
+        _show_choices(Console(highlight=False), catalog, library)
         return
     pairs = list({pair.name: pair for pair in map(catalog.pair, names)}.values())
-    if not _pull(console, catalog, library, pairs, force):
+    if not _pull(catalog, library, pairs, force):
         ctx.exit(INTERRUPTED)
 
 
-def _pull(console: Console, catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool) -> bool:
+def _pull(catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool) -> bool:
     """Bring the pairs here; False when interrupted."""
+    console = Console(stderr=True, highlight=False)
     waiting = [pair for pair in pairs if not library.installed(pair)]
     for notice in dict.fromkeys(pair.licence_notice for pair in waiting if pair.licence_notice):
         console.print(Text(notice), soft_wrap=True)
@@ -83,7 +84,7 @@ def _pull(console: Console, catalog: Catalog, library: Library, pairs: Sequence[
         events.close()
     for pair in pairs:
         already = "is ready" if pair in waiting or force else "is here already"
-        console.print(Text(f"{pair.name} {already}: specchat {pair.name}"), soft_wrap=True)
+        click.echo(f"{pair.name} {already}: specchat {pair.name}")
     return True
 
 
@@ -151,16 +152,18 @@ def _proposal(proposed: Choice, machine: Machine) -> str:
 
 def _table(of: Sequence[Choice], proposed: Choice | None) -> Iterator[RenderableType]:
     """Two lines a pair, so that they stay whole on a narrow terminal."""
-    width = max(len(choice.pair.name) for choice in of)
-    yield Text(f"{'PAIR':{width}}  {'DOWNLOAD':>8}  {'HERE':>7}  {'MEMORY':>8}", style="bold", no_wrap=True)
-    for choice in of:
-        pair = choice.pair
-        download = "unknown" if choice.download is None else format_bytes(choice.download) if choice.download else "-"
-        memory = f"{pair.memory_gib:.1f} GiB" if pair.memory_gib is not None else ""
-        figures = f"{pair.name:{width}}  {download:>8}  {_here(choice):>7}  {memory:>8}  {_fit(choice)}"
-        yield Text(figures.rstrip(), style="bold" if choice is proposed else "", no_wrap=True)
-        licence = f" ({pair.licence})" if pair.licence_notice else ""
-        yield Padding(Text(pair.description + licence, style="dim"), (0, 0, 0, 2), expand=False)
+    heading, *lines = columns(map(_figures, of), ("PAIR", "DOWNLOAD", "HERE", "MEMORY", ""), right={1, 2, 3})
+    yield Text(heading, style="bold", no_wrap=True)
+    for choice, line in zip(of, lines, strict=True):
+        licence = f" ({choice.pair.licence})" if choice.pair.licence_notice else ""
+        yield Text(line, style="bold" if choice is proposed else "", no_wrap=True)
+        yield Padding(Text(choice.pair.description + licence, style="dim"), (0, 0, 0, 2), expand=False)
+
+
+def _figures(choice: Choice) -> tuple[str, ...]:
+    download = "unknown" if choice.download is None else format_bytes(choice.download) if choice.download else "-"
+    memory = f"{choice.pair.memory_gib:.1f} GiB" if choice.pair.memory_gib is not None else ""
+    return choice.pair.name, download, _here(choice), memory, _fit(choice)
 
 
 def _here(choice: Choice) -> str:

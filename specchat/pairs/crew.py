@@ -22,6 +22,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 TICK: Final = 0.5
+THREAD: Final = "pull"  # the threads' name
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +52,7 @@ def work(
             except BaseException as error:
                 said.put(_Ended(index, error))
 
-    threads = [threading.Thread(target=worker, name="pull", daemon=True) for _ in range(min(width, len(items)))]
+    threads = [threading.Thread(target=worker, name=THREAD, daemon=True) for _ in range(min(width, len(items)))]
     for thread in threads:
         thread.start()
     outcomes: dict[int, Result | SpecchatError] = {}
