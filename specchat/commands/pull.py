@@ -18,6 +18,7 @@ from rich.text import Text
 from specchat import locations, settings
 from specchat.commands import download_view
 from specchat.commands.console import columns
+from specchat.commands.options import PairName
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog as catalogs
 from specchat.pairs import choosing, discovery, own
@@ -31,18 +32,14 @@ from specchat.units import format_bytes
 if TYPE_CHECKING:
     from specchat.pairs.own import Ask
 
-INTERRUPTED = 130  # what a shell reports for a program that Ctrl-C ended
-
 
 @click.command("pull")
-@click.argument("names", nargs=-1, metavar="[PAIR]...")
+@click.argument("names", nargs=-1, metavar="[PAIR]...", type=PairName())
 @click.option("--target", metavar="FILE", help="The target of a pair of your own: hf:OWNER/REPO/FILE.gguf or a path.")
 @click.option("--draft", metavar="FILE", help="Its draft; left out, the pair speculates by n-gram look-up.")
 @click.option("--name", metavar="NAME", help="What to call a pair of your own.")
 @click.option("--force", is_flag=True, help="Check the hash of what is here again, and fetch what is damaged.")
-@click.pass_context
 def command(
-    ctx: click.Context,
     names: tuple[str, ...],
     target: str | None,
     draft: str | None,
@@ -61,12 +58,11 @@ def command(
         _show_choices(Console(highlight=False), catalog, library)
         return
     pairs = list({pair.name: pair for pair in map(catalog.pair, names)}.values())
-    if not _pull(catalog, library, pairs, force):
-        ctx.exit(INTERRUPTED)
+    _pull(catalog, library, pairs, force)
 
 
-def _pull(catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool) -> bool:
-    """Bring the pairs here; False when interrupted."""
+def _pull(catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool) -> None:
+    """Bring the pairs here, showing how that goes."""
     console = Console(stderr=True, highlight=False)
     waiting = [pair for pair in pairs if not library.installed(pair)]
     for notice in dict.fromkeys(pair.licence_notice for pair in waiting if pair.licence_notice):
@@ -79,13 +75,12 @@ def _pull(catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool
     except KeyboardInterrupt:
         came = f"{format_bytes(overview.done)} of {format_bytes(overview.total)} are here; " if overview.plan else ""
         click.echo(f"stopped: {came}the same command goes on from there", err=True)
-        return False
+        raise
     finally:
         events.close()
     for pair in pairs:
         already = "is ready" if pair in waiting or force else "is here already"
         click.echo(f"{pair.name} {already}: specchat {pair.name}")
-    return True
 
 
 # -- one's own pairs ----------------------------------------------------------------------------------------
