@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TypeAlias
 
+from specchat import state
 from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, ReplyOptions
 from specchat.engine.policy import Speculation
 from specchat.engine.stats import Figures
@@ -41,6 +42,7 @@ class Launch:
     draft: Path | None = None
     draft_required: bool = False  # the user named this draft file
     is_demo: bool = False
+    record: str = ""  # what `specchat` without arguments will open, once this was loaded; "": what it did before
     settings: LoadSettings = field(default_factory=LoadSettings)
     options: ReplyOptions = field(default_factory=ReplyOptions)
     system_prompt: str = ""
@@ -96,6 +98,8 @@ class Session:
         except SpecchatError as error:
             self.failure = error
             raise
+        if launch.record:
+            state.remember_opened(launch.record)
 
     def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Stream the reply to `text`, waking the engine first (yielding `Loading`) if it is not running.

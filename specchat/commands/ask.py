@@ -63,6 +63,8 @@ def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:
             raise
         finally:
             printer.end()
+            if reply.finish == "context":
+                printer.say(f"the context of {reply.figures.context_size:,} tokens is full: the reply is cut short")
             if as_json and reply.figures.passes:
                 click.echo(report.document(launch, info, reply, error))
             if stats and reply.figures.passes:

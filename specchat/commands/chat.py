@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from specchat.commands.options import Options, PairOrFile, shared_options
+from specchat.commands.options import Options, PairOrFile, is_path, shared_options
 from specchat.errors import SpecchatError
 
 NO_TERMINAL = 2
@@ -26,6 +26,8 @@ def command(ctx: click.Context, /, names: tuple[str, ...], **given: Any) -> None
     """
     if len(names) > 1:
         raise click.UsageError(_not_a_name(names))
+    for name in names:
+        _check(name)
     obstacle = no_terminal()
     if obstacle:
         click.echo(f'specchat: {obstacle}; `specchat ask "..."` answers without one', err=True)
@@ -34,19 +36,12 @@ def command(ctx: click.Context, /, names: tuple[str, ...], **given: Any) -> None
 
 
 def _chat(options: Options, name: str | None) -> int:
-    from specchat import settings, state
+    from specchat import settings
     from specchat.commands import opening
     from specchat.session import Session
-
-    if name is not None and not opening.is_known(name):
-        _refuse_near_command(name)
-    launch = opening.launch(options, name)
-    if not launch.draft_required:  # it is not in the record, and so the next chat would be another
-        state.remember_opened(str(launch.target) if launch.name == launch.target.name else launch.name)
     from specchat.tui import app
 
-    chosen = settings.load()
-    session = Session(launch)
+    session, chosen = Session(opening.launch(options, name)), settings.load()
     status = app.run(session, theme=chosen.theme, mouse=chosen.mouse)
     if status == 0 and session.failure is not None:
         raise session.failure  # the screen that said it is gone
@@ -62,13 +57,21 @@ def no_terminal() -> str:
     return ""
 
 
-def _refuse_near_command(name: str) -> None:
+def _check(name: str) -> None:
+    """Say what is wrong with the one word that was typed before saying anything else."""
     from specchat.cli import COMMANDS
+    from specchat.pairs import catalog
 
+    if is_path(name):
+        return
+    known = catalog.load()
+    if name.lower() in map(str.lower, known.pairs):
+        return
     if " " in name:
         raise SpecchatError(f'there is no pair called {name}; to ask something: specchat ask "{name}"')
     if near := difflib.get_close_matches(name, COMMANDS, n=1):
         raise SpecchatError(f"there is no command or pair called {name}; did you mean {near[0]}?")
+    known.pair(name)  # raises, with what it might have been
 
 
 def _not_a_name(words: tuple[str, ...]) -> str:

@@ -7,8 +7,8 @@ error; what has to be pulled is said. Raises SpecchatError with one sentence for
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
@@ -16,13 +16,13 @@ import click
 
 from specchat import settings, state
 from specchat.commands import console
-from specchat.commands.options import Options
+from specchat.commands.options import Options, is_path
 from specchat.engine.chat import ReplyOptions
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog, discovery, prepare
-from specchat.pairs.catalog import Catalog, Pair
+from specchat.pairs.catalog import Catalog
 from specchat.pairs.library import Library
 from specchat.session import Attachment, Launch
 from specchat.settings import Settings
@@ -33,30 +33,59 @@ _WHOLE: Final = frozenset({"top_k"})  # sampling settings that are no fractions
 _SAMPLING: Final = ("temperature", "top_k", "top_p", "min_p", "repeat_penalty", "seed")
 
 
+@dataclass(frozen=True, slots=True)
+class _Models:
+    """The models that were named, and what the catalogue says of them."""
+
+    name: str
+    record: str  # how to name them again
+    target: Path
+    draft: Path | None = None
+    sampling: Mapping[str, float] = field(default_factory=dict)
+
+
 def launch(options: Options, name: str | None = None) -> Launch:
     """What to open. `name` is the pair or file given as an argument, if one was."""
-    given = [value for value in (name, options.pair, options.target) if value is not None]
+    chosen = settings.load()
+    models = _models(options, name, chosen)
+    load = LoadSettings(
+        n_ctx=_first(options.ctx, chosen.ctx),
+        threads=_first(options.threads, chosen.threads),
+        gpu_layers=_first(options.gpu_layers, chosen.gpu_layers),
+        speculation=Speculation(
+            Mode(_first(options.speculation, chosen.speculation)), _first(options.depth, chosen.depth)
+        ),
+        exact=chosen.exact,
+    )
+    return Launch(
+        name=models.name,
+        target=models.target,
+        draft=_existing(options.draft) if options.draft else models.draft,
+        draft_required=options.draft is not None,
+        is_demo=models.name == DEMO,
+        # A draft named on the command line would be missing the next time: better another pair than half of one.
+        record="" if options.draft else models.record,
+        settings=load,
+        options=ReplyOptions(_sampling(options, chosen, models.sampling), options.max_tokens),
+        system_prompt=_first(options.system, chosen.system),
+        attachments=tuple(attachment(path) for path in options.files),
+    )
+
+
+def _models(options: Options, name: str | None, chosen: Settings) -> _Models:
+    given = [str(value) for value in (name, options.pair, options.target) if value is not None]
     if len(given) > 1:
         raise click.UsageError(f"{given[0]} and {given[1]} both say what to open: give one of them.")
-    chosen = settings.load()
     if options.target is not None:
-        return _file(options, chosen, options.target)
-    if name is not None and _is_path(name):
-        return _file(options, chosen, Path(name))
+        return _file(options.target)
     known, library = catalog.load(), Library.default()
-    wanted = options.pair or name or _usual(known, library)
-    if _is_path(wanted):
-        return _file(options, chosen, Path(wanted))
-    return _pair(options, chosen, known, library, known.pair(wanted))
-
-
-def is_known(name: str) -> bool:
-    """Whether `name` is a path, or a pair of the catalogue."""
-    return _is_path(name) or name.lower() in {pair.lower() for pair in catalog.load().pairs}
-
-
-def _is_path(name: str) -> bool:
-    return name.endswith(".gguf") or os.sep in name or "/" in name
+    wanted = given[0] if given else _usual(known, library)
+    if options.pair is None and is_path(wanted):
+        return _file(Path(wanted))
+    pair = known.pair(wanted)
+    console.follow(prepare.prepare(known, library, pair, discovery.places(chosen.model_dirs)))
+    draft = library.path(pair.draft) if pair.draft else None
+    return _Models(pair.name, pair.name, library.path(pair.target), draft, pair.sampling)
 
 
 def _usual(known: Catalog, library: Library) -> str:
@@ -74,46 +103,16 @@ def _usual(known: Catalog, library: Library) -> str:
     raise SpecchatError("no pair is here yet: `specchat pull` shows which there are and fetches them")
 
 
-def _file(options: Options, chosen: Settings, path: Path) -> Launch:
-    path = path.expanduser()
-    if not path.exists():
+def _file(path: Path) -> _Models:
+    path = _existing(path)
+    return _Models(path.name, str(path), path)
+
+
+def _existing(path: Path) -> Path:
+    found = path.expanduser().absolute()
+    if not found.exists():
         raise SpecchatError(f"there is no file {path}")
-    return _launch(options, chosen, path.name, path.absolute(), None, {})
-
-
-def _pair(options: Options, chosen: Settings, known: Catalog, library: Library, pair: Pair) -> Launch:
-    console.follow(prepare.prepare(known, library, pair, discovery.places(chosen.model_dirs)))
-    draft = library.path(pair.draft) if pair.draft else None
-    return _launch(options, chosen, pair.name, library.path(pair.target), draft, pair.sampling)
-
-
-def _launch(
-    options: Options, chosen: Settings, name: str, target: Path, draft: Path | None, sampling: Mapping[str, float]
-) -> Launch:
-    if options.draft is not None:
-        draft = options.draft.expanduser().absolute()
-        if not draft.exists():
-            raise SpecchatError(f"there is no file {options.draft}")
-    load = LoadSettings(
-        n_ctx=_first(options.ctx, chosen.ctx),
-        threads=_first(options.threads, chosen.threads),
-        gpu_layers=_first(options.gpu_layers, chosen.gpu_layers),
-        speculation=Speculation(
-            Mode(_first(options.speculation, chosen.speculation)), _first(options.depth, chosen.depth)
-        ),
-        exact=chosen.exact,
-    )
-    return Launch(
-        name=name,
-        target=target,
-        draft=draft,
-        draft_required=options.draft is not None,
-        is_demo=name == DEMO,
-        settings=load,
-        options=ReplyOptions(_sampling(options, chosen, sampling), options.max_tokens),
-        system_prompt=_first(options.system, chosen.system),
-        attachments=tuple(attachment(path) for path in options.files),
-    )
+    return found
 
 
 def _sampling(options: Options, chosen: Settings, pair: Mapping[str, float]) -> SamplingSettings:

@@ -6,6 +6,7 @@ come to, together with settings and catalogue, is `specchat.commands.opening`'s 
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -41,6 +42,11 @@ class Options:
     seed: int | None
     system: str | None
     files: tuple[Path, ...]
+
+
+def is_path(name: str) -> bool:
+    """Whether what was given as "pair or file" is a file's path."""
+    return name.endswith(".gguf") or "/" in name or os.sep in name
 
 
 class PairName(click.ParamType[str]):
