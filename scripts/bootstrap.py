@@ -152,7 +152,7 @@ def main(arguments: Sequence[str]) -> int:
         say(str(error))
         return 1
     except KeyboardInterrupt:
-        say("\nStopped.")
+        say("Stopped.")
         return 130
 
 

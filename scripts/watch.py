@@ -119,6 +119,7 @@ def run_logged(command: Sequence[str], log: Path, progress: Progress, env: Mappi
             if process.poll() is None:
                 end_group(process)
     if signals:
+        say("Stopping, and removing what was begun.")
         raise KeyboardInterrupt
     return process.returncode
 
