@@ -1,0 +1,110 @@
+"""specchat in a real terminal with the real demo pair: what a newcomer sees, and how it leaves."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import DemoPair
+from tests.terminal import all_gone, engine_of, kill, terminal
+
+QUESTION = "What is the sea? Tell me in a few sentences."
+LENGTH = "60"  # tokens: enough to press keys in, whatever else the machine is doing
+
+
+@pytest.fixture
+def home(tmp_path: Path, demo_pair: DemoPair) -> Path:
+    """A home in which the demo pair is there already."""
+    (tmp_path / "models").symlink_to(demo_pair.library.models)
+    (tmp_path / "verified").symlink_to(demo_pair.library.records)
+    return tmp_path
+
+
+@pytest.mark.parametrize("size", [(200, 50), (80, 24)])
+def test_a_newcomer_asks_switches_speculation_within_the_reply_and_leaves(size: tuple[int, int], home: Path) -> None:
+    with terminal(size, SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("--speculation", "ngram", "--temp", "0", "--max-tokens", LENGTH)
+        tmux.wait_for("This is the demo pair")
+        tmux.wait_for("8,192")
+        tmux.type(QUESTION)
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● .*tok/s", text))
+        tmux.keys("F2")
+        tmux.wait_for(lambda text: re.search(r"● plain \(off\).*tok/s", text))
+        tmux.keys("C-t")
+        tmux.wait_for(lambda text: "plain (off)" not in text and re.search(r"[●○] .*tok/s", text))
+        tmux.wait_for(lambda text: re.search(r"○ .*tok/s", text))
+        assert tmux.text.lower().split(QUESTION.lower())[1].count("sea") or "ocean" in tmux.text.lower()
+        everyone = tmux.processes()
+        tmux.keys("C-q")
+        assert tmux.ended_clean() == 0
+        assert all_gone(everyone)
+
+
+def test_esc_stops_a_reply_and_ctrl_d_leaves(home: Path) -> None:
+    with terminal((80, 24), SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("--speculation", "off")
+        tmux.wait_for("8,192")
+        tmux.type("Tell me a very long story.")
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        tmux.keys("Escape")
+        tmux.wait_for("stopped")
+        tmux.type("x")
+        tmux.keys("BSpace")
+        tmux.keys("C-d")
+        assert tmux.ended_clean() == 0
+
+
+def test_the_engines_death_is_explained_and_the_next_message_starts_another(home: Path) -> None:
+    with terminal((100, 30), SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("--speculation", "off")
+        tmux.wait_for("8,192")
+        tmux.type("Tell me a very long story.")
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        kill(engine_of(tmux.processes()), signal.SIGKILL)
+        tmux.wait_for(lambda text: "interrupted" in text and "log" in text)
+        tmux.type("Go on.")
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        tmux.keys("C-q")
+        assert tmux.ended_clean() == 0
+
+
+def test_sigterm_in_the_middle_of_a_reply_leaves_a_clean_terminal(home: Path) -> None:
+    with terminal(SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("--speculation", "off")
+        tmux.wait_for("8,192")
+        tmux.type("Tell me a very long story.")
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        everyone = tmux.processes()
+        kill(everyone[0], signal.SIGTERM)
+        assert tmux.ended_clean() == 128 + signal.SIGTERM
+        assert all_gone(everyone)
+
+
+def test_a_closed_terminal_ends_specchat_and_its_engine(home: Path) -> None:
+    with terminal(SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start()
+        tmux.wait_for("8,192")
+        everyone = tmux.processes()
+        assert engine_of(everyone)
+        tmux.hang_up()
+        assert all_gone(everyone)
+
+
+def test_a_broken_model_is_said_on_the_screen_and_on_leaving(home: Path, tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF but no more than that")
+    with terminal(SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("-m", str(broken))
+        tmux.wait_for("broken.gguf")
+        tmux.wait_for("▌")
+        tmux.keys("C-q")
+        assert tmux.ended_clean() != 0
+        assert "broken.gguf" in tmux.text
