@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import os
 import sys
+from pathlib import Path
 from typing import Any
 
 import click
@@ -63,6 +64,8 @@ def _check(name: str) -> None:
     from specchat.pairs import catalog
 
     if is_path(name):
+        if not Path(name).expanduser().exists():
+            raise SpecchatError(f"there is no file {name}")
         return
     known = catalog.load()
     if name.lower() in map(str.lower, known.pairs):

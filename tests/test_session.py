@@ -1,0 +1,276 @@
+"""One conversation with one engine: what is remembered, whatever ends a reply."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import psutil
+import pytest
+
+from specchat import state
+from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece
+from specchat.engine.policy import Mode, Speculation
+from specchat.engine.rounds import Origin
+from specchat.engine.stats import Figures
+from specchat.session import Attachment, Launch, Reply, Session, SessionEvent, compose
+from specchat.worker.client import EngineDied, EngineError
+from specchat.worker.protocol import Loading
+from tests import scripted_client, scripted_engine
+from tests.scripted_client import ScriptedClient
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch) -> Iterator[Session]:
+    """A session on a real engine process that runs the scripted engine."""
+    scripted_engine.use(monkeypatch)
+    made = Session(Launch("duo", Path("target.gguf"), Path("draft.gguf")))
+    yield made
+    made.close()
+
+
+def kinds(events: Sequence[SessionEvent]) -> list[type]:
+    return [type(event) for event in events]
+
+
+def last(events: Sequence[SessionEvent]) -> Finished:
+    assert isinstance(events[-1], Finished)
+    return events[-1]
+
+
+# ---- history
+
+
+def test_turns_and_replies_are_remembered_in_order(session: Session) -> None:
+    list(session.send("first words"))
+    list(session.send("second words"))
+    turns = [(message.role, message.content) for message in session.messages]
+    assert turns == [(role, text) for text in ("first words", "second words") for role in ("user", "assistant")]
+
+
+def test_the_engine_gets_system_prompt_history_and_new_turn() -> None:
+    client = ScriptedClient()
+    session = scripted_client.session(client, system_prompt="Be brief.")
+    list(session.send("one"))
+    session.system_prompt = ""
+    list(session.send("two"))
+    reply = Message("assistant", "Hello there.")
+    assert client.asked == [
+        (Message("system", "Be brief."), Message("user", "one")),
+        (Message("user", "one"), reply, Message("user", "two")),
+    ]
+
+
+def test_options_hold_from_the_next_reply_on() -> None:
+    client = ScriptedClient()
+    session = scripted_client.session(client)
+    list(session.send("one"))
+    session.options = replace(session.options, max_tokens=7)
+    list(session.send("two"))
+    assert [options.max_tokens for options in client.options] == [None, 7]
+
+
+def test_shortening_the_history_edits_an_earlier_turn(session: Session) -> None:
+    list(session.send("mistake"))
+    session.messages = session.messages[:-2]
+    list(session.send("better"))
+    assert [message.content for message in session.messages] == ["better", "better"]
+
+
+def test_reasoning_is_kept_apart_from_the_answer(session: Session) -> None:
+    list(session.send("!think hm well !answer forty two"))
+    assert session.messages[-1] == Message("assistant", "forty two", "hm well ")
+
+
+def test_a_stopped_reply_keeps_what_came(session: Session) -> None:
+    events = []
+    for event in session.send("!pause=0.005 word !again"):
+        events.append(event)
+        if isinstance(event, Generated) and event.figures.tokens == 3:
+            session.stop()
+    assert last(events).reason == "cancelled"
+    content = session.messages[-1].content
+    assert content.split() == ["word"] * last(events).figures.tokens
+
+
+def test_closing_the_generator_keeps_what_came_and_frees_the_engine(session: Session) -> None:
+    events = session.send("!pause=0.005 word !again")
+    while not isinstance(next(events), Generated):
+        pass
+    events.close()
+    assert session.messages[-1].content == "word "
+    list(session.send("next"))
+    assert session.messages[-1].content == "next"
+
+
+@pytest.mark.parametrize("script", ["one two !fail=no", "one two !bug", "one two !die=SIGKILL"])
+def test_an_error_after_some_text_keeps_the_turn_and_the_partial_reply(session: Session, script: str) -> None:
+    with pytest.raises(EngineError):
+        list(session.send(script))
+    assert [message.content for message in session.messages] == [script, "one two "]
+
+
+def test_an_error_before_any_text_leaves_the_history_as_it_was(session: Session) -> None:
+    list(session.send("hello"))
+    before = session.messages
+    with pytest.raises(EngineError, match="too long"):
+        list(session.send("!fail=too_long"))
+    assert session.messages == before
+
+
+# ---- the engine wakes, dies, and comes back
+
+
+def test_sending_wakes_the_engine(session: Session) -> None:
+    assert session.info is None
+    events = list(session.send("hello"))
+    assert isinstance(events[0], Loading)
+    assert session.info is not None
+    assert not any(isinstance(event, Loading) for event in session.send("again"))
+
+
+def test_after_a_death_the_next_message_starts_another_engine_and_the_conversation_goes_on(session: Session) -> None:
+    list(session.send("hello"))
+    with pytest.raises(EngineDied):
+        list(session.send("one !die=SIGSEGV"))
+    events = list(session.send("back"))
+    assert isinstance(events[0], Loading)
+    assert len(session.messages) == 6
+
+
+def test_close_gives_the_memory_back_and_a_message_wakes_another_engine(session: Session) -> None:
+    list(session.send("hello"))
+    session.close()
+    assert session.info is None
+    assert not [p for p in psutil.Process().children() if p.status() != psutil.STATUS_ZOMBIE]
+    list(session.send("again"))
+    assert session.messages[-1].content == "again"
+
+
+def test_a_failed_load_is_raised_kept_and_forgotten_once_one_succeeds(session: Session) -> None:
+    good = session.launch
+    session.launch = replace(good, target=Path("bad.gguf"))
+    with pytest.raises(EngineError, match="not a GGUF file"):
+        list(session.send("hello"))
+    assert session.messages == ()
+    assert "not a GGUF file" in str(session.failure)
+    session.launch = good
+    list(session.load())
+    assert session.failure is None
+
+
+def test_what_was_loaded_is_remembered_for_the_next_start_and_a_failure_is_not(session: Session) -> None:
+    session.launch = replace(session.launch, record="duo")
+    list(session.load())
+    assert state.load().last_opened == "duo"
+    session.launch = replace(session.launch, record="other", target=Path("bad.gguf"))
+    with pytest.raises(EngineError):
+        list(session.load())
+    assert state.load().last_opened == "duo"
+
+
+# ---- stopping
+
+
+def test_stop_while_the_engine_wakes_ends_the_reply_and_the_process(session: Session) -> None:
+    session.launch = replace(session.launch, target=Path("slow.gguf"))
+    events = []
+    for event in session.send("hello"):
+        events.append(event)
+        session.stop()
+    assert kinds(events)[-1] is Finished
+    assert len(events) < 50
+    assert session.messages == ()
+    assert session.info is None
+
+
+def test_stop_right_after_send_is_not_lost(session: Session) -> None:
+    list(session.load())
+    events = session.send("word !again")
+    session.stop()
+    assert last(list(events)).reason == "cancelled"
+
+
+def test_an_old_stop_does_not_touch_the_next_message(session: Session) -> None:
+    list(session.send("hello"))
+    session.stop()
+    assert last(list(session.send("whole reply here"))).reason == "end"
+    assert session.messages[-1].content == "whole reply here"
+
+
+def test_stop_from_another_thread(session: Session) -> None:
+    list(session.load())
+    events = session.send("!pause=0.005 word !again")
+    next(events)
+    threading.Timer(0.05, session.stop).start()
+    assert last(list(events)).reason == "cancelled"
+
+
+# ---- speculation
+
+
+def test_the_speculation_asked_for_survives_the_engines_death(session: Session) -> None:
+    session.set_speculation(Speculation(Mode.OFF))
+    events = list(session.send("one two"))
+    assert {e.round.drafter for e in events if isinstance(e, Generated)} == {"plain"}
+    with pytest.raises(EngineDied):
+        list(session.send("!die=SIGKILL"))
+    events = list(session.send("one two"))
+    assert {e.round.drafter for e in events if isinstance(e, Generated)} == {"plain"}
+    assert session.speculation == Speculation(Mode.OFF)
+
+
+def test_tokens_are_counted_by_the_engine(session: Session) -> None:
+    with pytest.raises(EngineError, match="not running"):
+        session.count_tokens("a b c")
+    list(session.load())
+    assert session.count_tokens("a b c") == 3
+
+
+# ---- attachments and folding
+
+
+@pytest.mark.parametrize(
+    ("attachments", "text", "message"),
+    [
+        ((), "question", "question"),
+        ((Attachment("a.txt", "\nbody\n"),), "question", "body\n\nquestion"),
+        ((Attachment("a.txt", "body"),), "", "body"),
+        (
+            (Attachment("a.txt", "one"), Attachment("b.txt", "two")),
+            "question",
+            "a.txt:\none\n\nb.txt:\ntwo\n\nquestion",
+        ),
+    ],
+)
+def test_attachments_come_before_the_text(attachments: tuple[Attachment, ...], text: str, message: str) -> None:
+    assert compose(attachments, text) == message
+
+
+def test_attachments_go_out_once_and_are_kept_if_nothing_came(session: Session) -> None:
+    session.attachments = (Attachment("a.txt", "!pause=0"),)
+    with pytest.raises(EngineError):
+        list(session.send("!fail=no"))
+    list(session.send("hello"))
+    list(session.send("again"))
+    assert [m.content for m in session.messages if m.role == "user"] == ["!pause=0\n\nhello", "again"]
+
+
+def test_a_reply_is_the_sum_of_its_pieces() -> None:
+    def piece(text: str, reasoning: bool = False) -> Piece:
+        return Piece(text, Origin.PLAIN, reasoning)
+
+    generated = scripted_client.generated("x", Figures(tokens=1))
+    events: list[Event] = [
+        Notice("by the way"),
+        replace(generated, pieces=(piece("think", True), piece("say "))),
+        replace(generated, pieces=()),
+        Finished("stop", Figures(tokens=2), (piece("more"),)),
+    ]
+    reply = Reply()
+    for event in events:
+        reply.add(event)
+    assert reply.message == Message("assistant", "say more", "think")
+    assert (reply.finish, reply.figures.tokens, reply.notices) == ("stop", 2, ["by the way"])
