@@ -9,6 +9,7 @@ from pathlib import Path
 
 from specchat.pairs import pull as pulling
 from specchat.pairs.catalog import Catalog, HubSource, ModelFile, Pair, Shard
+from specchat.pairs.discovery import Place
 from specchat.pairs.hub import Hub
 from specchat.pairs.library import Library, State
 from specchat.pairs.progress import Event, Phase, Plan, Progress
@@ -31,6 +32,7 @@ class Bench:
     events: list[Event] = field(default_factory=list)
     sha256: dict[str, str] = field(default_factory=dict)  # what the catalogue knows
     revision: str | None = None
+    places: tuple[Place, ...] = ()  # other programs' folders
 
     def __post_init__(self) -> None:
         for number, name in enumerate(("target.gguf", "draft.gguf")):
@@ -58,7 +60,15 @@ class Bench:
 
     def start(self, *pairs: Pair, force: bool = False, patience: Patience = QUICK) -> Generator[Event, None, None]:
         pairs = pairs or (self.pair(),)
-        return pulling.pull(self.catalog(*pairs), self.library, pairs, hub=self.client, patience=patience, force=force)
+        return pulling.pull(
+            self.catalog(*pairs),
+            self.library,
+            pairs,
+            hub=self.client,
+            patience=patience,
+            places=self.places,
+            force=force,
+        )
 
     def pull(self, *pairs: Pair, force: bool = False, patience: Patience = QUICK) -> list[Event]:
         """Pull to the end; what happened is in `events` even if it raises."""

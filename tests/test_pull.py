@@ -15,6 +15,7 @@ import pytest
 from specchat.errors import SpecchatError
 from specchat.pairs import crew
 from specchat.pairs.catalog import HubSource, ModelFile, Pair, Shard
+from specchat.pairs.discovery import Place
 from specchat.pairs.library import State
 from specchat.pairs.progress import Phase, Plan, Progress
 from tests.fakehub import COMMIT, FakeHub, model
@@ -321,6 +322,22 @@ def test_a_file_that_was_never_checked_is_hashed_not_fetched(bench: Bench) -> No
     bench.pull()
     bench.assert_whole()
     assert not bench.hub.log
+
+
+def test_a_file_another_program_has_is_used_where_it_is(bench: Bench, tmp_path: Path) -> None:
+    bench.sha256["target.gguf"] = hashlib.sha256(bench.content("target.gguf")).hexdigest()
+    theirs = tmp_path / "lm-studio" / "target.gguf"
+    theirs.parent.mkdir()
+    theirs.write_bytes(bench.content("target.gguf"))
+    bench.places = (Place("LM Studio", theirs.parent),)
+    bench.pull(bench.pair("target.gguf"))
+    assert not bench.hub.log
+    assert bench.library.path(bench.file("target.gguf")) == theirs
+    damaged = b"x" + bench.content("target.gguf")[1:]
+    theirs.write_bytes(damaged)
+    bench.pull(bench.pair("target.gguf"), force=True)
+    bench.assert_whole("target.gguf")
+    assert theirs.read_bytes() == damaged  # theirs is theirs
 
 
 # -- limits and trouble that passes -----------------------------------------------------------------------

@@ -90,6 +90,8 @@ def state(progress: Progress, overview: Overview) -> str:
             return amount(progress.done, progress.total or 0, overview.speed(file), overview.left(file))
         case Phase.VERIFYING:
             return f"checking its sha256{percent}"
+        case Phase.DAMAGED:
+            return "damaged, to be replaced"
         case Phase.INSTALLING:
             return "writing through to the disk"
         case Phase.MAKING:
@@ -105,7 +107,7 @@ class PlainView:
 
     def __init__(self, console: Console) -> None:
         self._console = console
-        self._said: dict[str, tuple[Phase, int, str]] = {}
+        self._said: dict[str, tuple[Phase, int]] = {}
         self._waits: dict[str, float] = {}
 
     def __enter__(self) -> PlainView:
@@ -123,14 +125,20 @@ class PlainView:
             if not self._waited_lately(event):
                 self._line(f"{event.file}: {state(event, overview)}")
             return
-        percent = event.done * 100 // event.total if event.total else 0
-        step = percent // _STEP if event.phase in (Phase.DOWNLOADING, Phase.VERIFYING) else 0
-        note = event.note if event.phase is Phase.DOWNLOADING else ""
-        before = self._said.get(event.file)
-        if note:
-            self._line(f"{event.file}: {note}")
-        if before != (event.phase, step, event.file) and event.phase not in (Phase.ASKING, Phase.INSTALLING):
-            self._said[event.file] = (event.phase, step, event.file)
+        if event.note and event.phase is Phase.DOWNLOADING:
+            self._line(f"{event.file}: {event.note}")
+        step = event.done * 100 // event.total // _STEP if event.total and event.phase is Phase.DOWNLOADING else 0
+        before, self._said[event.file] = self._said.get(event.file), (event.phase, step)
+        if before != (event.phase, step):
+            self._settled(event, before, overview)
+
+    def _settled(self, event: Progress, before: tuple[Phase, int] | None, overview: Overview) -> None:
+        """A file came to another phase, or a good step further."""
+        if event.phase is Phase.MAKING:
+            self._line(event.file)  # it is the name of the work: "making the target"
+        elif event.phase is Phase.VERIFYING:
+            self._line(f"{event.file}: checking its sha256")
+        elif event.phase not in (Phase.ASKING, Phase.INSTALLING) and before != (Phase.MAKING, 0):
             self._line(f"{event.file}: {state(event, overview)}")
 
     def _waited_lately(self, event: Progress) -> bool:

@@ -20,8 +20,9 @@ class Phase(StrEnum):
     ASKING = "asking"  # size, hash and commit are asked of the hub
     WAITING = "waiting"  # for a lock, a rate limit or a server: `note` says which, `seconds` how long
     DOWNLOADING = "downloading"
-    MAKING = "making"  # on this machine, from another file
+    MAKING = "making"  # other work on this machine, of which `file` is the name
     VERIFYING = "verifying"  # `done` counts hashed bytes
+    DAMAGED = "damaged"  # what is here has the wrong hash; it is fetched or made again
     INSTALLING = "installing"  # written through to the disk and renamed
     DONE = "done"
     FAILED = "failed"  # `note` is the sentence; other files go on

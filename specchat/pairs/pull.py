@@ -49,7 +49,7 @@ def pull(
     """
     files = catalog.needed(*pairs)
     yield from _check(library, files, force)
-    yield from _steps(discovery.adopt_missing(library, files, places), Phase.VERIFYING)
+    yield from _steps(discovery.adopt_missing(library, files, places))
     missing = [(file, part) for file in files for part in _missing(library, file)]
     if missing:
         yield from _fetch(_circumstances(library, hub, patience, gentle), missing)
@@ -76,8 +76,8 @@ def _check(library: Library, files: Iterable[ModelFile], force: bool) -> Iterato
             steps = library.verify(file)
             name = file.parts[0].path.name
             yield from (Progress(name, Phase.VERIFYING, s.done, s.total, s.text) for s in steps)
-            if library.status(file).state is State.READY:
-                yield Progress(name, Phase.DONE)
+            ready = library.status(file).state is State.READY
+            yield Progress(name, Phase.DONE if ready else Phase.DAMAGED)
 
 
 def _missing(library: Library, file: ModelFile) -> list[Part]:
@@ -157,13 +157,13 @@ def _raise(outcomes: Iterable[object]) -> None:
         raise SpecchatError("\n".join(failures))
 
 
-def _steps(steps: Iterator[Step], phase: Phase = Phase.MAKING) -> Iterator[Progress]:
-    """What other rooms do, in the words of a download."""
+def _steps(steps: Iterator[Step]) -> Iterator[Progress]:
+    """The work of other rooms, in the words of a download."""
     last = ""
     for step in steps:
         if last and step.text != last:
             yield Progress(last, Phase.DONE)
         last = step.text
-        yield Progress(step.text, phase, step.done, step.total, in_bytes=step.in_bytes)
+        yield Progress(step.text, Phase.MAKING, step.done, step.total, in_bytes=step.in_bytes)
     if last:
         yield Progress(last, Phase.DONE)
