@@ -111,7 +111,17 @@ class Session:
         self._stopping.clear()
         return self._stream((*self.messages, Message("user", compose(self.attachments, text))))
 
-    def _stream(self, turns: tuple[Message, ...]) -> Generator[SessionEvent, None, None]:
+    def go_on(self) -> Generator[SessionEvent, None, None]:
+        """Stream the rest of the last reply, one that was stopped; `messages` then ends with the whole of it.
+
+        Only the new part is yielded. ValueError if the last message is no reply.
+        """
+        if not self.messages or self.messages[-1].role != "assistant":
+            raise ValueError("there is no reply to go on with")
+        self._stopping.clear()
+        return self._stream(self.messages, go_on=True)
+
+    def _stream(self, turns: tuple[Message, ...], go_on: bool = False) -> Generator[SessionEvent, None, None]:
         if self.info is None:
             yield from self._until_stopped(self.load())
         if self._stopping.is_set():
@@ -119,15 +129,16 @@ class Session:
             return
         system = (Message("system", self.system_prompt),) if self.system_prompt else ()
         reply = Reply()
+        options = replace(self.options, continue_last=go_on)
         try:
-            for event in self._client.reply((*system, *turns), self.options):
+            for event in self._client.reply((*system, *turns), options):
                 if self._stopping.is_set():  # it may have been asked for before the engine knew of this reply
                     self._client.cancel()
                 reply.add(event)
                 yield event
         finally:
             if reply.message is not None:
-                self.messages, self.attachments = (*turns, reply.message), ()
+                self.messages, self.attachments = _with(turns, reply.message, go_on), ()
 
     def _until_stopped(self, loading: Generator[Loading, None, None]) -> Generator[Loading, None, None]:
         with closing(loading):
@@ -153,6 +164,15 @@ class Session:
     def close(self) -> None:
         """End the engine's process within a second. A later `send` wakes another."""
         self._client.close()
+
+
+def _with(turns: tuple[Message, ...], reply: Message, go_on: bool) -> tuple[Message, ...]:
+    """The turns with a reply after them, or written on to the last of them."""
+    if not go_on:
+        return (*turns, reply)
+    last = turns[-1]
+    whole = replace(last, content=last.content + reply.content, reasoning=last.reasoning + reply.reasoning)
+    return (*turns[:-1], whole)
 
 
 def compose(attachments: Sequence[Attachment], text: str) -> str:
