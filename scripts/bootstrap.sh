@@ -1,12 +1,17 @@
 #!/bin/sh
 # Finds a Python that is new enough and hands over to bootstrap.py: sh bootstrap.sh run|test|test-long [ARGS]
+if [ "${OS:-}" = Windows_NT ]; then
+    echo "These scripts need Linux or macOS; on Windows use WSL." >&2
+    exit 1
+fi
+
 here=$(dirname "$0")
 old=
 for python in "$here/../.venv/bin/python" python3 python3.14 python3.13 python3.12 python3.11 python; do
     # A candidate must answer: a pyenv shim, or the link of a removed interpreter, is there and does not run.
     version=$("$python" -ISc 'import sys; print("%d.%d.%d" % sys.version_info[:3])' 2>/dev/null) || continue
     case $version in
-        2.* | 3.[0-9].* | 3.10.*) old=${old:-"$version ($(command -v "$python"))"} ;;
+        3.[0-9].* | 3.10.*) old=${old:-"$version ($(command -v "$python"))"} ;;
         *) exec "$python" -E -s "$here/bootstrap.py" "$@" ;;
     esac
 done

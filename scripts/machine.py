@@ -21,15 +21,14 @@ from pathlib import Path
 
 GIB = 1 << 30
 JOB_BYTES = {"cuda": 3 * GIB, "rocm": 3 * GIB}  # a compiler at its largest file; elsewhere below 1.5 GiB
-BACKENDS = ("cpu", "cuda", "metal", "vulkan", "rocm")
-NAMES = {
-    "cpu": "the CPU",
-    "cuda": "CUDA",
-    "metal": "Metal",
-    "vulkan": "Vulkan",
-    "rocm": "ROCm (6.1 or newer)",
+NAMES = {"cpu": "the CPU", "cuda": "CUDA", "metal": "Metal", "vulkan": "Vulkan", "rocm": "ROCm"}
+BACKENDS = tuple(NAMES)
+NEEDS = {
     "compiler": "a C++ compiler",
     "venv": "Python's venv module",
+    "cuda": "the CUDA toolkit",
+    "vulkan": "glslc with Vulkan's and SPIR-V's headers",
+    "rocm": "ROCm 6.1 or newer",
     "tmux": "tmux",
 }
 PYTHON = f"{sys.version_info.major}.{sys.version_info.minor}"
@@ -86,7 +85,7 @@ class Machine:
         command = f"{sudo}{self.installer} {packages}" if packages else ""
         if self.system == "Darwin" and what == "compiler":
             command = "xcode-select --install"
-        return f"{NAMES[what]} ({command})" if command else NAMES[what]
+        return f"{NEEDS[what]} ({command})" if command else NEEDS[what]
 
 
 def output(*command: str) -> str:
@@ -152,7 +151,7 @@ def choose_backend(machine: Machine, wanted: str | None) -> tuple[str, str]:
     if wanted == "metal" and machine.system != "Darwin":
         raise SetupError("Metal is there on a Mac only.")
     if wanted and wanted != "cpu" and wanted not in machine.tools:
-        raise SetupError(f"Building for {wanted} needs what is not here: {machine.missing(wanted)}.")
+        raise SetupError(f"Building for {NAMES[wanted]} needs what is not here: {machine.missing(wanted)}.")
     gpus = " and ".join(gpu.name for gpu in machine.gpus) or "no GPU"
     if wanted:
         return wanted, f"Found {gpus}; llama.cpp is built for {NAMES[wanted]}, as asked."

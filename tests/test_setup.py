@@ -74,7 +74,7 @@ def test_a_gpu_without_toolkit_is_told_with_the_commands_that_change_it(monkeypa
 
 def test_a_system_without_a_known_installer_still_hears_what_is_missing() -> None:
     _, reason = machine.choose_backend(linux(NVIDIA, installer=""), None)
-    assert "install CUDA, then" in reason
+    assert "install the CUDA toolkit, then" in reason
 
 
 @pytest.mark.parametrize("wanted", ["cpu", "vulkan"])
