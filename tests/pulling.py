@@ -44,7 +44,9 @@ class Bench:
 
     def file(self, name: str) -> ModelFile:
         stem = name.removesuffix(".gguf")
-        return ModelFile(stem, HubSource(REPO, (Shard(name, None, self.sha256.get(name)),), self.revision), None, None)
+        sha256 = self.sha256.get(name)
+        size = len(self.content(name)) if sha256 else None
+        return ModelFile(stem, HubSource(REPO, (Shard(name, size, sha256),), self.revision), size, sha256)
 
     def pair(self, *names: str, called: str = "duo") -> Pair:
         target, draft = [*[self.file(name) for name in names or ("target.gguf", "draft.gguf")], None][:2]
