@@ -117,17 +117,21 @@ class HistoryMachine(RuleBasedStateMachine):
     @precondition(lambda self: self.trees)
     @rule(window=windows, number=numbers, undo=st.booleans())
     def delete(self, window: int, number: int, undo: bool) -> None:
-        store, name = self.stores[window], self.name(number)
-        store.restore(name) if undo else store.delete(name)
-        self.trees[name].deleted = not undo
+        self.set_deleted(window, self.name(number), not undo)
 
-    @rule(window=windows)
-    def purge(self, window: int) -> None:
-        busy = [t for t in self.trees.values() if t.deleted and any(n.writer is not None for n in t.nodes.values())]
-        for tree in busy:
-            tree.deleted = False
-        for name in [name for name, tree in self.trees.items() if tree in busy]:
-            self.stores[window].restore(name)
+    def set_deleted(self, window: int, name: str, deleted: bool) -> None:
+        store = self.stores[window]
+        store.delete(name) if deleted else store.restore(name)
+        self.trees[name].deleted = deleted
+
+    @precondition(lambda self: self.trees)
+    @rule(window=windows, number=numbers)
+    def purge(self, window: int, number: int) -> None:
+        self.set_deleted(window, self.name(number), True)
+        # The other window may be writing in it: purged under its hands, there would be nothing to compare.
+        for name, tree in self.trees.items():
+            if any(node.writer is not None for node in tree.nodes.values()):
+                self.set_deleted(window, name, False)
         self.tick()
         gone = {name for name, tree in self.trees.items() if tree.deleted or not (tree.nodes or tree.unsent)}
         assert self.stores[window].purge(timedelta(0), timedelta(0)) == len(gone)

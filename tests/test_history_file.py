@@ -192,10 +192,22 @@ def test_an_empty_file_is_a_new_history(file: Path) -> None:
         assert store.conversations() == ()
 
 
-def test_a_damaged_search_index_is_made_anew(file: Path) -> None:
+@pytest.mark.parametrize(
+    "damage",
+    [
+        "UPDATE message_index_data SET block = x'00' WHERE id > 10",
+        "DELETE FROM message_index_data",
+        "DELETE FROM message_index_data WHERE id = 10",
+        "DELETE FROM message_index_docsize",
+    ],
+)
+def test_a_damaged_search_index_is_made_anew(file: Path, damage: str) -> None:
     fill(file)
+    with closing(sqlite3.connect(file)) as db:
+        db.execute(damage)
+        db.commit()
     with Store(file) as store:
-        store._db.execute("UPDATE message_index_data SET block = x'00' WHERE id > 10")
+        assert store.set_aside is None
         with pytest.raises(HistoryError, match="search index was damaged and has been rebuilt: try again"):
             store.search("zebra")
         assert len(store.search("zebra")) == 3

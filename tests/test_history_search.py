@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specchat.history import Hit, Store
@@ -138,6 +138,14 @@ def test_the_better_match_comes_first_and_the_later_of_equals(store: Store, cloc
     assert [hit.conversation for hit in store.search("zebra", limit=2)] == order[:2]
 
 
+def test_a_word_that_is_everywhere_ranks_nothing_so_the_time_does(store: Store, clock: Clock) -> None:
+    talks = []
+    for filler in (5, 0, 9, 2):
+        clock.now += 60
+        talks.append(say(store, "zebra " + "filler " * filler))
+    assert [hit.conversation for hit in store.search("zebra")] == talks[::-1]
+
+
 def test_all_branches_are_searched_and_one_conversation_if_wanted(store: Store) -> None:
     talk = say(store, "zebra", "stripes")
     say(store, "zebra elsewhere")
@@ -205,6 +213,7 @@ def test_no_query_does_harm(store: Store, query: str) -> None:
     assert store.counts().messages == 2
 
 
+@settings(deadline=None)
 @given(st.text(max_size=60), st.text(max_size=60), st.booleans())
 def test_any_text_is_a_query_and_words_kept_are_words_found(text: str, query: str, reasoning: bool) -> None:
     with Store(None) as store:

@@ -6,10 +6,10 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from specchat.history import database, owner
+from specchat.history import database, owner, schema
 from specchat.history.values import HistoryError, SetAside
 
 
@@ -23,20 +23,21 @@ class Base:
         """Open `file`, made where it does not exist; None keeps everything in memory. Raises HistoryError."""
         self.file = file
         self._clock = clock
-        self._lock = threading.RLock()
+        self._lock = threading.Lock()
         self._owner = owner.new_owner()
         self._db, self.set_aside = database.open_database(file)
 
     def close(self) -> None:
         """Replies this store was still writing are left as stopped. Twice does no harm."""
-        with self._lock, self._explained():
+        # What cannot be written now will be put right by the next store: see `_stop_orphans`.
+        with self._lock, suppress(HistoryError, sqlite3.ProgrammingError):
             try:
-                self._db.execute(
-                    "UPDATE messages SET state = 'stopped', owner = NULL WHERE state = 'streaming' AND owner = ?",
-                    (self._owner,),
-                )
-            except sqlite3.ProgrammingError:
-                return  # closed already
+                with self._explained():
+                    self._db.execute(
+                        """UPDATE messages SET state = 'stopped', owner = NULL
+                        WHERE state = 'streaming' AND owner = ?""",
+                        (self._owner,),
+                    )
             finally:
                 self._db.close()
 
@@ -57,17 +58,9 @@ class Base:
     @contextmanager
     def _writing(self) -> Iterator[sqlite3.Connection]:
         """A transaction: all of it is on disk afterwards, or none."""
-        with self._lock, self._explained():
-            # IMMEDIATE: a transaction that turns from reading to writing fails at once, without waiting its turn.
-            self._db.execute("BEGIN IMMEDIATE")
-            try:
-                self._stop_orphans()
-                yield self._db
-                self._db.execute("COMMIT")
-            except BaseException:
-                if self._db.in_transaction:
-                    self._db.execute("ROLLBACK")
-                raise
+        with self._lock, self._explained(), schema.transaction(self._db):
+            self._stop_orphans()
+            yield self._db
 
     @contextmanager
     def _explained(self) -> Iterator[None]:
@@ -77,7 +70,7 @@ class Base:
             except sqlite3.DatabaseError as error:
                 if getattr(error, "sqlite_errorcode", 0) != sqlite3.SQLITE_CORRUPT_VTAB:
                     raise
-                self._db.execute("INSERT INTO message_index(message_index) VALUES ('rebuild')")
+                schema.renew_index(self._db)
                 raise HistoryError("the search index was damaged and has been rebuilt: try again") from error
 
     def _stop_orphans(self) -> None:

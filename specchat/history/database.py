@@ -13,7 +13,6 @@ from __future__ import annotations
 import itertools
 import os
 import sqlite3
-import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
@@ -28,9 +27,6 @@ from specchat.history.values import HistoryError, SetAside
 
 BUSY_TIMEOUT: Final = 5.0  # seconds; every transaction of ours takes a few milliseconds
 OPENING_TIMEOUT: Final = 15.0  # seconds; a large file may be searched for damage or migrated meanwhile
-# The check at opening reads about 1 MB a millisecond. Past this it is cut short, so that opening stays quick;
-# damage further in is met, and said, when it is read.
-CHECK_SECONDS: Final = 0.3
 _DAMAGE: Final = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 
@@ -121,11 +117,14 @@ def _inspect(path: Path) -> None:
         with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro", uri=True)) as db:
             db.execute(f"PRAGMA busy_timeout = {BUSY_TIMEOUT * 1000:.0f}")
             _refuse_strangers(db, path)
-            _check(db)
+            # Reads the whole file, about a megabyte a millisecond.
+            verdict = str(db.execute("PRAGMA quick_check(1)").fetchone()[0])
     except sqlite3.DatabaseError as error:
         if getattr(error, "sqlite_errorcode", 0) & 0xFF not in _DAMAGE:
             raise
         raise _DamageError(str(error)) from error
+    if verdict != "ok":
+        raise _DamageError(verdict.splitlines()[-1])
 
 
 def _refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
@@ -134,19 +133,6 @@ def _refuse_strangers(db: sqlite3.Connection, path: Path) -> None:
             raise HistoryError(f"{_name(path)} is another program's database: move it, or choose another place")
     elif schema.unknown_steps(db):
         raise HistoryError(f"{_name(path)} was written by a newer specchat: update this one to use it")
-
-
-def _check(db: sqlite3.Connection) -> None:
-    deadline = time.monotonic() + CHECK_SECONDS
-    db.set_progress_handler(lambda: time.monotonic() > deadline, 10_000)
-    try:
-        verdict = db.execute("PRAGMA quick_check(1)").fetchone()[0]
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode != sqlite3.SQLITE_INTERRUPT:
-            raise
-        return
-    if verdict != "ok":
-        raise _DamageError(str(verdict).splitlines()[-1])
 
 
 def _connect(path: Path | None) -> sqlite3.Connection:

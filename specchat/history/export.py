@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from datetime import datetime
 from typing import Final
 
-from specchat.history.rows import as_json
+from specchat.history.rows import finite
 from specchat.history.values import Conversation, Message
 
 FORMAT: Final = "specchat-conversation"
@@ -49,7 +49,7 @@ def to_json(conversation: Conversation, tree: Sequence[Message], path: Sequence[
         "branch_shown": [message.id for message in path],
         "messages": [_message(message) for message in tree],
     }
-    return json.dumps(json.loads(as_json(value)), ensure_ascii=False, indent=2) + "\n"
+    return json.dumps(finite(value), ensure_ascii=False, indent=2) + "\n"
 
 
 def _message(message: Message) -> dict[str, object]:

@@ -38,7 +38,7 @@ def conversation(row: sqlite3.Row) -> Conversation:
         updated=moment(row["updated"]),
         pair=row["pair"],
         system_prompt=row["system_prompt"],
-        settings=json.loads(row["settings"]),
+        settings=_object(row["settings"]),
         unsent=row["unsent"],
         leaf=row["leaf"],
         messages=row["messages"],
@@ -57,13 +57,17 @@ def message(row: sqlite3.Row) -> Message:
         content=row["content"],
         reasoning=row["reasoning"],
         pair=row["pair"],
-        settings=json.loads(row["settings"]),
-        figures=json.loads(row["figures"]),
+        settings=_object(row["settings"]),
+        figures=_object(row["figures"]),
         created=moment(row["created"]),
         updated=moment(row["updated"]),
         branch=row["branch"],
         branches=row["branches"],
     )
+
+
+def _object(text: str) -> dict[str, object]:
+    return dict(json.loads(text)) if text != "{}" else {}
 
 
 def storable(text: str) -> str:
@@ -72,15 +76,16 @@ def storable(text: str) -> str:
 
 
 def as_json(value: Mapping[str, object]) -> str:
-    """JSON that any program reads: a figure that is not finite becomes null."""
-    return storable(json.dumps(_finite(value), ensure_ascii=False))
+    """JSON that any program reads."""
+    return storable(json.dumps(finite(value), ensure_ascii=False))
 
 
-def _finite(value: object) -> object:
+def finite(value: object) -> object:
+    """`value` as JSON can hold it: numbers that are not finite become null."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     if isinstance(value, Mapping):
-        return {key: _finite(item) for key, item in value.items()}
+        return {key: finite(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(item) for item in value]
+        return [finite(item) for item in value]
     return value

@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Final
 
@@ -23,6 +25,8 @@ class Step:
 
 
 _RECORD: Final = "CREATE TABLE IF NOT EXISTS migrations(name TEXT PRIMARY KEY, applied INTEGER NOT NULL)"
+
+_FILL_INDEX: Final = "INSERT INTO message_index(message_index) VALUES ('rebuild')"
 
 # Times are milliseconds since the epoch. Small columns stand first: SQLite then walks a branch without touching
 # the overflow pages of long texts.
@@ -96,7 +100,7 @@ STEPS: Final = (
                 WHEN new.state <> 'streaming' BEGIN
                 INSERT INTO message_index(rowid, content, reasoning)
                 VALUES (new.id, new.content, new.reasoning); END""",
-            "INSERT INTO message_index(message_index) VALUES ('rebuild')",
+            _FILL_INDEX,
         ),
     ),
     Step(
@@ -128,12 +132,11 @@ def unknown_steps(db: sqlite3.Connection) -> tuple[str, ...]:
 
 
 def migrate(db: sqlite3.Connection) -> None:
-    """Take the steps that are missing. `db` must be in autocommit mode (isolation_level None)."""
+    """Take the steps that are missing."""
     # Looked at first without the write lock: opening must not wait for another window's writing.
     if applied(db) == {step.name for step in STEPS}:
         return
-    db.execute("BEGIN IMMEDIATE")
-    try:
+    with transaction(db):
         db.execute(_RECORD)
         done = applied(db)
         for step in STEPS:
@@ -141,6 +144,27 @@ def migrate(db: sqlite3.Connection) -> None:
                 for statement in step.statements:
                     db.execute(statement)
                 db.execute("INSERT INTO migrations VALUES (?, ?)", (step.name, int(time.time() * 1000)))
+
+
+def renew_index(db: sqlite3.Connection) -> None:
+    """Make the search index again from the messages, whatever state it is in."""
+    with transaction(db):
+        # FTS5 can neither empty nor drop an index whose root it cannot read: that of a blank one takes its place.
+        db.execute("CREATE VIRTUAL TABLE temp.blank USING fts5(content, reasoning)")
+        for part in ("data", "idx", "docsize"):
+            db.execute(f"DELETE FROM message_index_{part}")
+            db.execute(f"INSERT INTO message_index_{part} SELECT * FROM temp.blank_{part}")
+        db.execute("DROP TABLE temp.blank")
+        db.execute(_FILL_INDEX)
+
+
+@contextmanager
+def transaction(db: sqlite3.Connection) -> Iterator[None]:
+    """All of what is done in it, or none. `db` must be in autocommit mode."""
+    try:
+        # IMMEDIATE: a transaction that turns from reading to writing fails at once, not waiting its turn.
+        db.execute("BEGIN IMMEDIATE")
+        yield
         db.execute("COMMIT")
     except BaseException:
         if db.in_transaction:

@@ -2,7 +2,7 @@
 
 Words must all occur, each as the beginning of a word; "quoted words" occur exactly so, in that order. Letter case
 and accents do not matter. What an index of words cannot find (scripts written without blanks, signs such as `->`) is
-looked for as plain text instead, which reads every message: some 50 ms for 50 MB of them.
+looked for as plain text instead, which reads every message.
 """
 
 from __future__ import annotations

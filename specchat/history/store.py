@@ -1,8 +1,9 @@
 """Conversations in SQLite.
 
-Contract: every method is one transaction of a few milliseconds at most, on disk when it returns (see `database` for
-what that survives), or a HistoryError and nothing changed. A store may be used from any thread of its process: a
-lock lets one call in at a time. Each window has a store of its own; several processes may use one file.
+Contract: every method is one transaction, on disk when it returns (see `database` for what that survives), or a
+HistoryError and nothing changed. Most take under a millisecond, a whole branch or a search more; now and then one waits
+for the disk. A store may be used from any thread of its process: a lock lets one call in at a time. Each window has
+a store of its own, and several processes may use one file.
 
 A conversation is a tree of messages. Nothing is ever overwritten: an edited question and a regenerated reply are new
 messages beside the old ones. `leaf` of the conversation is the end of the branch shown last.
