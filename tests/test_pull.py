@@ -384,6 +384,17 @@ def test_a_server_in_trouble_is_asked_again(bench: Bench, solo: Pair) -> None:
     bench.assert_whole("target.gguf")
 
 
+def test_a_hub_that_answers_slowly_or_not_is_asked_once(bench: Bench, solo: Pair) -> None:
+    bench.hub.knobs.unavailable = 9
+    with pytest.raises(SpecchatError, match="having trouble"):
+        bench.pull(solo)
+    assert len(bench.hub.log) == QUICK.asks
+    bench.hub.log.clear()
+    with pytest.raises(SpecchatError, match="having trouble"):
+        bench.pull(solo, patience=replace(QUICK, quick=0))
+    assert len(bench.hub.log) == 1
+
+
 # -- where the bytes come from ----------------------------------------------------------------------------
 
 

@@ -22,7 +22,7 @@ from urllib.parse import urljoin, urlsplit
 
 import httpx2
 from huggingface_hub import constants, get_session, get_token, hf_hub_url
-from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled
+from huggingface_hub.errors import HFValidationError, OfflineModeIsEnabled, OIDCError
 
 from specchat import __version__
 from specchat.pairs import failures
@@ -77,7 +77,10 @@ class Hub:
     def from_environment() -> Hub:
         """The hub that HF_ENDPOINT, HF_TOKEN, the token file and HF_HUB_OFFLINE name."""
         implicit = not constants.HF_HUB_DISABLE_IMPLICIT_TOKEN and not constants.is_offline_mode()
-        token = get_token() if implicit else None
+        try:
+            token = get_token() if implicit else None
+        except OIDCError as error:
+            raise HubError(f"no token through HF_OIDC_RESOURCE ({error})", "unset it, or set HF_TOKEN") from error
         named = next((f"in {name}" for name in ("HF_TOKEN", "HUGGING_FACE_HUB_TOKEN") if os.environ.get(name)), "")
         return Hub(
             endpoint=constants.ENDPOINT,

@@ -48,7 +48,8 @@ class StoppedError(Exception):
 class Patience:
     """How long trouble is borne: times in seconds."""
 
-    asks: int = 2  # attempts at asking about a file: a hub that is down is said within seconds
+    asks: int = 2  # attempts at asking about a file, but only one where that took longer than
+    quick: float = 5.0  # this: a hub that is down is said within seconds
     tries: int = 5  # attempts in a row that bring no byte
     first_wait: float = 1.0  # doubled after each of those, up to
     longest_wait: float = 8.0
@@ -81,15 +82,16 @@ class Circumstances:
 def ask(around: Circumstances, wanted: Wanted, say: Say) -> Remote:
     """What the hub says about a file, checked against the catalogue. Raises SpecchatError."""
     say(Progress(wanted.label, Phase.ASKING))
-    attempt = 0
+    begun, attempt = time.monotonic(), 0
     while True:
         attempt += 1
         try:
             remote = around.hub.ask(wanted.repo, wanted.path, wanted.revision)
             break
         except HubError as error:
+            quick = time.monotonic() - begun < around.patience.quick and attempt < around.patience.asks
             limited = error.wait is not None and attempt <= around.patience.tries
-            if not error.passing or (attempt >= around.patience.asks and not limited):
+            if not error.passing or not (quick or limited):
                 raise
             pause(around, Progress(wanted.label, Phase.WAITING), error, attempt, say)
     _check(wanted, remote)
