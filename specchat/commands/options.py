@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import click
 from click.shell_completion import CompletionItem
@@ -49,7 +49,13 @@ def is_path(name: str) -> bool:
     return name.endswith(".gguf") or "/" in name or os.sep in name
 
 
-class PairName(click.ParamType[str]):
+if TYPE_CHECKING:
+    _ParamType = click.ParamType[str]
+else:  # older clicks have no type parameter here
+    _ParamType = click.ParamType
+
+
+class PairName(_ParamType):
     """The name of a pair, completed from the catalogue."""
 
     name = "pair"
