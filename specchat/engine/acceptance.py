@@ -6,34 +6,64 @@ figure is a moving average that is shrunk towards a coarser one where little was
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-HALF_LIFE: Final = 32.0  # judged proposals after which an observation counts half
+import numpy as np
+from numpy.typing import NDArray
+
+SLOW: Final = 256.0  # half-life in judged proposals: precise while the subject lasts
+FAST: Final = 16.0  # half-life: sees a change of subject within some tens of tokens
+SURPRISE: Final = 2.5  # standard errors by which the fast average must differ before the slow one gives way
 SHRINK: Final = 6.0  # observations' worth of belief in the coarser figure
 
 
-class Rate:
-    """An exponentially forgotten success rate: hits over trials, with a prior of some trials' weight."""
+class Average:
+    """Sum and weight of an exponentially forgotten mean."""
 
-    def __init__(self, prior: float, weight: float = SHRINK, half_life: float = HALF_LIFE) -> None:
+    def __init__(self, half_life: float) -> None:
+        self._keep = 0.5 ** (1.0 / half_life)
+        self.hits = self.trials = 0.0
+
+    def add(self, hit: float) -> None:
+        self.hits = self.hits * self._keep + hit
+        self.trials = self.trials * self._keep + 1.0
+
+
+class Rate:
+    """A success rate that is precise in steady times and quick after a change, with a prior of some trials' weight.
+
+    A slow average holds the estimate; where a fast one differs by more than chance allows, it restarts from there.
+    """
+
+    def __init__(self, prior: float, weight: float = SHRINK) -> None:
         self._prior = prior
         self._weight = weight
-        self._keep = 0.5 ** (1.0 / half_life)
-        self._hits = self._trials = 0.0
+        self._slow, self._fast = Average(SLOW), Average(FAST)
+
+    def add(self, hit: float) -> None:
+        self._slow.add(hit)
+        self._fast.add(hit)
+        if self._surprised():
+            self._slow.hits, self._slow.trials = self._fast.hits, self._fast.trials
 
     @property
     def trials(self) -> float:
-        return self._trials
-
-    def add(self, hit: float) -> None:
-        self._hits = self._hits * self._keep + hit
-        self._trials = self._trials * self._keep + 1.0
+        return self._slow.trials
 
     def value(self, prior: float | None = None) -> float:
         belief = self._prior if prior is None else prior
-        return (self._hits + self._weight * belief) / (self._trials + self._weight)
+        return (self._slow.hits + self._weight * belief) / (self._slow.trials + self._weight)
+
+    def _surprised(self) -> bool:
+        slow, fast = self._slow, self._fast
+        if slow.trials < 2.0 * fast.trials:
+            return False
+        mean = (slow.hits + 0.5) / (slow.trials + 1.0)
+        error = math.sqrt(mean * (1.0 - mean) / fast.trials)
+        return abs(fast.hits / fast.trials - mean) > SURPRISE * error
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,26 +98,37 @@ class DraftAcceptance:
 
     def __init__(self, learned: Learned) -> None:
         self._pooled = Rate(learned.pooled)
-        self._positions = [Rate(learned.pooled) for _ in range(self.DEPTH)]
-        # Bins are visited less often than the whole, so they forget more slowly.
-        self._bins = [Rate(learned.pooled, half_life=2 * HALF_LIFE) for _ in self.BINS]
+        # Positions differ little, so each needs much evidence of its own.
+        self._positions = [Rate(learned.pooled, weight=16.0) for _ in range(self.DEPTH)]
+        self._bins = [Rate(learned.pooled) for _ in self.BINS]
         # What a bin differed from the pooled rate by, last time.
         self._offsets = [rate - learned.pooled for rate in learned.bins] or [0.0 for _ in self.BINS]
+        self._rates: NDArray[np.float64] | None = None  # by position, until something is added
+
+    @property
+    def trials(self) -> float:
+        """How much evidence the figures rest on."""
+        return self._pooled.trials
 
     @property
     def pooled(self) -> float:
         return self._pooled.value()
 
     def add(self, judged: Sequence[Judged]) -> None:
+        self._rates = None
         for one in judged:
             self._pooled.add(one.accepted)
-            if one.position is not None:
-                self._positions[min(one.position, self.DEPTH - 1)].add(one.accepted)
+            # What was judged outside a round tells of every position, or an unlucky streak at one would stay there.
+            for rate in self._positions if one.position is None else (self._at(one.position),):
+                rate.add(one.accepted)
             self._bins[self._bin(one.confidence)].add(one.accepted)
 
-    def at(self, position: int) -> float:
-        """Acceptance of the proposal at `position` (from 0), given that the target got that far."""
-        return self._positions[min(position, self.DEPTH - 1)].value(self.pooled)
+    def rates(self, depth: int) -> NDArray[np.float64]:
+        """Acceptance of the proposals at positions 0 .. depth - 1 (at most DEPTH), given that the target got there."""
+        if self._rates is None:
+            pooled = self.pooled
+            self._rates = np.array([rate.value(pooled) for rate in self._positions])
+        return self._rates[:depth]
 
     def given(self, confidence: float) -> float:
         """Acceptance of a proposal that the draft is this sure of, before it is drawn."""
@@ -95,6 +136,9 @@ class DraftAcceptance:
 
     def learned(self) -> Learned:
         return Learned(self.pooled, tuple(self._bin_value(i) for i in range(len(self._bins))))
+
+    def _at(self, position: int) -> Rate:
+        return self._positions[min(position, self.DEPTH - 1)]
 
     def _bin_value(self, index: int) -> float:
         return self._bins[index].value(min(max(self.pooled + self._offsets[index], 0.0), 1.0))
@@ -109,27 +153,24 @@ class NgramAcceptance:
     The i-th proposal after a match of m tokens continues, once reached, a match of m + i.
     """
 
-    EDGES: Final = (4, 8, 16, 32)
+    EDGES: Final = np.array([4, 8, 16, 32])
 
     def __init__(self) -> None:
         # Short matches are mostly chance in prose, long ones mostly copies; both are soon measured.
         self._rates = [Rate(prior) for prior in (0.3, 0.5, 0.7, 0.85, 0.9)]
+        self._values = np.array([rate.value() for rate in self._rates])
 
     def add(self, match: int, judged: Sequence[bool]) -> None:
         for i, accepted in enumerate(judged):
-            self._rates[self._bucket(match + i)].add(float(accepted))
+            bucket = int(np.searchsorted(self.EDGES, match + i, side="right"))
+            self._rates[bucket].add(float(accepted))
+            self._values[bucket] = self._rates[bucket].value()
 
-    def at(self, match: int, position: int) -> float:
-        return self._rates[self._bucket(match + position)].value()
-
-    def _bucket(self, match: int) -> int:
-        return sum(match >= edge for edge in self.EDGES)
+    def rates(self, match: int, depth: int) -> NDArray[np.float64]:
+        """Acceptance of the proposals at positions 0 .. depth - 1 after a match of `match` tokens."""
+        return self._values[np.searchsorted(self.EDGES, np.arange(match, match + depth), side="right")]
 
 
-def expected_tokens(rates: Sequence[float]) -> list[float]:
+def expected_tokens(rates: NDArray[np.float64]) -> NDArray[np.float64]:
     """Expected tokens of a round for every depth 0 .. len(rates): 1 + sum over i of the product of a_1 .. a_i."""
-    expected, reach = [1.0], 1.0
-    for rate in rates:
-        reach *= rate
-        expected.append(expected[-1] + reach)
-    return expected
+    return np.cumsum(np.concatenate(([1.0], np.cumprod(rates))))

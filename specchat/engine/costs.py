@@ -11,6 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+import numpy as np
+from numpy.typing import NDArray
+
 from specchat.engine.rounds import Round
 
 # Widths that are timed at load; between two of them costs are interpolated. 32 proposals are the most that pay.
@@ -20,8 +23,13 @@ WIDTHS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 ASSUMED_TARGET: Final = {1: 1.0, 2: 1.65, 4: 2.0, 8: 3.0, 16: 5.1, 32: 8.0}
 ASSUMED_DRAFT: Final = {1: 0.25, 2: 0.3, 16: 1.0}
 
+WIDEST: Final = 33  # tokens of the widest pass that is priced: 32 proposals and the token before them
+_COUNT: Final = np.arange(WIDEST + 1, dtype=np.float64)
+
 MEMORY: Final = 16.0  # rounds over which an observation fades: the context grows by some tens of tokens meanwhile
+FADING: Final = 1.0 - 1.0 / (4.0 * MEMORY)
 TRUST: Final = 2.0  # observations at one width before its own figure outweighs the drift of all widths
+HORIZON: Final = 256.0  # rounds over which reading what an idle draft missed is written off: a long reply
 OUTLIER: Final = 2.0  # a pass that took this many times the expected was interrupted: it counts as this much
 
 
@@ -38,91 +46,94 @@ class PassCosts:
     """One model's seconds per pass over n tokens: a table, corrected by what passes really take."""
 
     def __init__(self, table: Mapping[int, float], *, measured: bool) -> None:
-        self._table = dict(sorted(table.items()))
+        self._table = _filled(table)  # [n] = seconds of n tokens; [0] is 0
         # Weighted sums of observed / tabulated: of all widths, and of each. A weight fades with every observation.
         self._drift = (1.0, 1.0 if measured else 0.0)  # an assumed table says nothing about absolute speed
-        self._own: dict[int, tuple[float, float]] = {}
+        self._own = np.zeros(WIDEST + 1)
+        self._weights = np.zeros(WIDEST + 1)
+        self._seconds = self._table
+
+    @property
+    def curve(self) -> NDArray[np.float64]:
+        """Seconds of a pass over n tokens, for n = 0 .. WIDEST."""
+        return self._seconds
 
     def seconds(self, width: int) -> float:
-        return self.tabulated(width) * self._correction(width)
+        """Of one pass; beyond WIDEST as the last widths go on."""
+        if width <= WIDEST:
+            return float(self._seconds[width])
+        slope = (self._seconds[WIDEST] - self._seconds[WIDEST // 2]) / (WIDEST - WIDEST // 2)
+        return float(self._seconds[WIDEST] + slope * (width - WIDEST))
 
     def observed(self, width: int) -> bool:
         """Has a pass of this width been timed in this run, recently enough to count?"""
-        return self._own.get(width, (0.0, 0.0))[1] > 0.05
+        return bool(self._weights[width] > 0.05)
 
     def record(self, width: int, seconds: float) -> None:
-        known = self._drift[1] > 0.0
-        limit = OUTLIER * self.seconds(width) if known else seconds
-        observed = min(seconds, limit) / self.tabulated(width)
+        if not 1 <= width <= WIDEST:
+            return
+        limit = OUTLIER * self.seconds(width) if self._drift[1] > 0.0 else seconds
+        observed = min(seconds, limit) / float(self._table[width])
         self._drift = _faded(self._drift, observed)
-        fading = 1.0 - 1.0 / (4.0 * MEMORY)  # a width that is not used forgets too, if more slowly
-        self._own = {w: (total * fading, weight * fading) for w, (total, weight) in self._own.items()}
-        self._own[width] = _faded(self._own.get(width, (0.0, 0.0)), observed)
-
-    def tabulated(self, width: int) -> float:
-        """The table's figure: interpolated between two widths, extrapolated from the last two."""
-        if (exact := self._table.get(width)) is not None:
-            return exact
-        widths = list(self._table)
-        upper = next((i for i, w in enumerate(widths) if w > width), len(widths) - 1)
-        low, high = widths[max(0, upper - 1)], widths[max(upper, min(1, len(widths) - 1))]
-        if low == high:
-            return self._table[low] * width / low
-        slope = (self._table[high] - self._table[low]) / (high - low)
-        return self._table[low] + slope * (width - low)
-
-    def _correction(self, width: int) -> float:
-        total, weight = self._drift
-        drift = total / weight if weight > 0.0 else 1.0
-        own, count = self._own.get(width, (0.0, 0.0))
-        return (own + TRUST * drift) / (count + TRUST)
+        # A width that is not used forgets too, if more slowly.
+        self._own *= FADING
+        self._weights *= FADING
+        self._own[width], self._weights[width] = _faded((self._own[width], self._weights[width]), observed)
+        drift = self._drift[0] / self._drift[1]
+        self._seconds = self._table * (self._own + TRUST * drift) / (self._weights + TRUST)
 
 
 class CostModel:
-    """What drafting and verifying cost now."""
+    """What drafting and verifying cost now, in seconds."""
 
     def __init__(self, costs: Costs) -> None:
-        self._target = PassCosts(costs.target, measured=costs.measured)
-        self._draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
+        self.target = PassCosts(costs.target, measured=costs.measured)
+        self.draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
         self._overhead = (0.0, 0.0)  # weighted sum of seconds per verified row, and the weight
 
-    def round_seconds(self, drafter: str, depth: int, unread: int = 1) -> float:
-        """A round with `depth` proposals. Reading what the draft missed is spread over some rounds to come."""
+    def rounds(self, drafter: str, deepest: int, unread: int = 1) -> NDArray[np.float64]:
+        """A round with k proposals, for k = 0 .. deepest: the target's pass, the draft's steps, and our own work.
+
+        Reading what an idle draft missed is spread over the rounds to come; plain pays none of it.
+        """
+        rows = _COUNT[1 : deepest + 2]
         total, weight = self._overhead
-        seconds = self._target.seconds(depth + 1) + (depth + 1) * (total / weight if weight else 0.0)
-        if drafter == "draft" and depth > 0:
-            step = self._draft.seconds(1)
-            catching_up = max(0.0, self._draft.seconds(min(unread, 2)) - step)
-            backlog = max(0.0, self.reading_seconds(unread) - self._draft.seconds(min(unread, 2))) / MEMORY
-            seconds += depth * step + catching_up + backlog
+        seconds = self.target.curve[1 : deepest + 2] + rows * (total / weight if weight else 0.0)
+        if drafter == "draft":
+            seconds[1:] += _COUNT[1 : deepest + 1] * self.draft.seconds(1) + self._catching_up(unread)
         return seconds
 
-    def draft_step(self) -> float:
-        return self._draft.seconds(1)
-
-    def target_pass(self, width: int) -> float:
-        return self._target.seconds(width)
-
-    def reading_seconds(self, tokens: int) -> float:
-        """The draft model's pass over `tokens` tokens."""
-        return self._draft.seconds(tokens)
+    def _catching_up(self, unread: int) -> float:
+        """After a round that was accepted whole the draft has two tokens to read; more is a backlog."""
+        usual = self.draft.seconds(min(unread, 2))
+        return usual - self.draft.seconds(1) + max(0.0, self.draft.seconds(unread) - usual) / HORIZON
 
     @property
     def plain_seconds(self) -> float | None:
         """Seconds of one plain token at this context length; None until some were measured in this run."""
-        return self.round_seconds("plain", 0) if self._target.observed(1) else None
+        return float(self.rounds("plain", 0)[0]) if self.target.observed(1) else None
 
     def record(self, event: Round, unread: int = 1) -> None:
         width = event.proposed + 1
-        self._target.record(width, event.target_seconds)
-        self._overhead = _faded(
-            self._overhead, (event.total_seconds - event.draft_seconds - event.target_seconds) / width
-        )
+        self.target.record(width, event.target_seconds)
+        own = event.total_seconds - event.draft_seconds - event.target_seconds
+        self._overhead = _faded(self._overhead, own / width)
         if event.confidences and unread <= 2:
-            # k steps, the first over `unread` tokens; the table's shape divides the time among them.
-            step = self._draft.tabulated(1)
-            whole = self._draft.tabulated(unread) + (len(event.confidences) - 1) * step
-            self._draft.record(1, event.draft_seconds * step / whole)
+            # k steps, the first over `unread` tokens; what is known of their proportions divides the time among them.
+            step = self.draft.seconds(1)
+            whole = self.draft.seconds(unread) + (len(event.confidences) - 1) * step
+            self.draft.record(1, event.draft_seconds * step / whole)
+
+
+def _filled(table: Mapping[int, float]) -> NDArray[np.float64]:
+    """The table with every width from 0 to WIDEST: interpolated, and extrapolated from the last two."""
+    widths = sorted(table)
+    values = [table[width] for width in widths]
+    if widths[-1] < WIDEST:
+        slope = (values[-1] - values[-2]) / (widths[-1] - widths[-2]) if len(widths) > 1 else values[-1] / widths[-1]
+        values.append(values[-1] + slope * (WIDEST - widths[-1]))
+        widths.append(WIDEST)
+    return np.interp(_COUNT, [0, *widths], [0.0, *values])
 
 
 def _faded(average: tuple[float, float], value: float) -> tuple[float, float]:

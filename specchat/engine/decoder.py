@@ -11,15 +11,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final
 
 from specchat.engine.cache import Cache, Logits, RollbackError
-from specchat.engine.drafters import Draft, Drafter, Proposal
+from specchat.engine.drafters import JUDGED_WINDOW, Draft, Drafter, Proposal
 from specchat.engine.policy import Choice, Policy
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import Sampler, SamplingSettings, acceptance_of, residual, window
-
-JUDGED: Final = 32  # plain tokens over which an idle draft is judged at a time
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +132,7 @@ class Decoder:
             # 4. Accept or correct.
             verdict = verify(proposals, logits, window(kept, sampler.settings), sampler, self._is_eog)
             kept.extend(verdict.tokens)
-            self._plain = [*self._plain[-JUDGED:], verdict.probability] if not proposals else []
+            self._plain = [*self._plain[-JUDGED_WINDOW:], verdict.probability] if not proposals else []
         finally:
             # 5. Both caches back to what was kept.
             self._settle(kept)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from specchat.engine.cache import Cache
 from specchat.engine.sampling import Distribution, Sampler, acceptance_of, confidence, window
@@ -41,6 +41,8 @@ class Offer:
     unread: int = 1  # draft model: tokens it must read before the first proposal
     token: int = -1  # n-gram: what it would propose first
 
+
+JUDGED_WINDOW: Final = 64  # tokens that a long-idle draft reads to be judged by the last half of them
 
 # Asked before x_i is drawn: (i counted from 0, the draft's confidence there) -> is it worth proposing?
 Continue = Callable[[int, float], bool]
@@ -128,15 +130,24 @@ class ModelDrafter:
         self._context.rollback(min(self.n_cached, n_tokens))
 
     def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:
-        rows = min(len(probabilities), len(kept) - 1 - self.n_cached)
+        unread = len(kept) - 1 - self.n_cached
+        rows = min(len(probabilities), unread, JUDGED_WINDOW // 2)
         if rows <= 0:
             return []
-        logits = self._context.decode(self._fed(kept[self.n_cached : -1]), rows)[:, : self._shared]
+        # Reading all that a long-idle draft missed would cost more than it is worth: the last tokens stand for the
+        # whole, and as the cache is then no prefix of the conversation, it is emptied again.
+        passing = unread > JUDGED_WINDOW
+        if passing:
+            self._context.rollback(0)
+        start = len(kept) - 1 - JUDGED_WINDOW if passing else self.n_cached
+        logits = self._context.decode(self._fed(kept[start:-1]), rows)[:, : self._shared]
         judged: list[tuple[float, float]] = []
         for row, at in enumerate(range(len(kept) - rows, len(kept))):
             q = sampler.distribution(logits[row], window(kept, sampler.settings, at))
             accepted = acceptance_of(kept[at], probabilities[at - len(kept)], q)
             judged.append((confidence(logits[row], q, sampler.settings), accepted))
+        if passing:
+            self._context.rollback(0)
         return judged
 
     def _fed(self, tokens: Sequence[int]) -> list[int]:

@@ -6,14 +6,17 @@ is told what the round did and what it cost. The past may decide the depth, neve
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Protocol
 
+import numpy as np
+
 from specchat.engine.acceptance import DraftAcceptance, Judged, Learned, NgramAcceptance, expected_tokens
 from specchat.engine.costs import CostModel, Costs
-from specchat.engine.drafters import Continue, Offer, always
+from specchat.engine.drafters import JUDGED_WINDOW, Continue, Offer, always
 from specchat.engine.rounds import Round
 from specchat.engine.stats import expected_tokens_per_pass
 
@@ -123,9 +126,13 @@ class AdaptivePolicy:
     STRETCH: Final = 2
     FIRST_STRETCH: Final = 16  # tokens
     STRETCH_EVERY: Final = 192
-    # Share of plain time that may go into judging an idle draft; halved after each verdict that changed nothing.
+    # Share of plain time that may go into judging an idle draft; it shrinks with each verdict that changes nothing.
     JUDGING: Final = 0.015
-    LEAST_JUDGING: Final = 0.002
+    LEAST_JUDGING: Final = 0.005
+    SHRINKING: Final = 0.7
+    ENOUGH: Final = 12  # tokens that are worth a judgement
+    CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
+    EVIDENCE: Final = 60.0  # judged tokens
     GAIN: Final = 1.01  # a drafter must beat plain by this much: the estimates are no better
 
     def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
@@ -136,7 +143,9 @@ class AdaptivePolicy:
         self._offers: Mapping[str, Offer] = {}
         self._since_plain = self.STRETCH_EVERY - self.FIRST_STRETCH
         self._stretch = 0
-        self._allowance = 0.0  # seconds that judging may spend
+        self._plain_run = 0  # plain tokens in a row
+        # Seconds that judging may spend. An unknown pair is judged as soon as there are tokens to judge it by.
+        self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
 
     # -- deciding ------------------------------------------------------------------------------------------------
@@ -161,7 +170,7 @@ class AdaptivePolicy:
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8)).rate >= self.GAIN * self._plain_rate()
+        return self._standing(drafter) >= self.GAIN * self._plain_rate()
 
     @property
     def plain_seconds(self) -> float | None:
@@ -171,21 +180,21 @@ class AdaptivePolicy:
         """What is worth keeping for the next session with this pair."""
         return self.draft.learned()
 
+    def _standing(self, drafter: str) -> float:
+        """Tokens per second of a drafter that has read everything, with a match in hand."""
+        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8)).rate
+
     def _plain_rate(self) -> float:
-        return 1.0 / self.costs.round_seconds("plain", 0)
+        return 1.0 / float(self.costs.rounds("plain", 0)[0])
 
     def _best(self, name: str, offer: Offer) -> Option:
         """The depth with the most tokens per second. Costs are not convex: every depth is looked at."""
         deepest = min(self.DEPTHS[name], offer.room, self.speculation.depth or offer.room)
-        rates = [self._acceptance(name, offer, i) for i in range(deepest)]
+        rates = self.draft.rates(deepest) if name == "draft" else self.ngram.rates(offer.match, deepest)
         expected = expected_tokens(rates)
-        options = (
-            Option(name, k, expected[k], self.costs.round_seconds(name, k, offer.unread)) for k in range(1, deepest + 1)
-        )
-        return max(options, key=lambda option: option.rate)
-
-    def _acceptance(self, name: str, offer: Offer, position: int) -> float:
-        return self.draft.at(position) if name == "draft" else self.ngram.at(offer.match, position)
+        seconds = self.costs.rounds(name, deepest, offer.unread)
+        k = 1 + int(np.argmax(expected[1:] / seconds[1:]))
+        return Option(name, k, float(rates[0]), float(expected[k]), float(seconds[k]))
 
     def _draft_choice(self, best: Option) -> Choice:
         reason = f"{best.expected:.1f} tokens expected for the time of {best.seconds * self._plain_rate():.1f} passes"
@@ -197,11 +206,10 @@ class AdaptivePolicy:
     def _why_plain(self, best: Option) -> str:
         passes = best.seconds * self._plain_rate()
         needed = break_even(passes, best.depth)
-        now = self._acceptance(best.drafter, self._offers[best.drafter], 0)
         what = "drafting" if best.drafter == "draft" else "copying"
         return (
             f"{what} {best.depth} and verifying {best.depth + 1} costs {passes:.1f} passes here; "
-            f"break-even acceptance {100 * needed:.0f} %, now {100 * now:.0f} %: plain"
+            f"break-even acceptance {100 * needed:.0f} %, now {100 * best.acceptance:.0f} %: plain"
         )
 
     # -- learning ------------------------------------------------------------------------------------------------
@@ -213,7 +221,9 @@ class AdaptivePolicy:
             self._stretch = max(0, (self._stretch or self.STRETCH) - 1)
             self._since_plain = 0 if self._stretch == 0 else self._since_plain
             self._allowance += self._judging * event.target_seconds
+            self._plain_run += 1
         else:
+            self._plain_run = 0
             self._since_plain += len(event.tokens)
         outcomes = enumerate(event.confidences[: event.tested])
         self.draft.add([Judged(i, confidence, float(i < event.accepted)) for i, confidence in outcomes])
@@ -226,9 +236,11 @@ class AdaptivePolicy:
             return
         before = self.wants("draft")
         self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in results])
-        self._allowance = 0.0
+        # A close call on little evidence is judged again as soon as there is more.
+        unsure = self._standing("draft") > self.CLOSE * self._plain_rate() and self.draft.trials < self.EVIDENCE
+        self._allowance = math.inf if unsure else 0.0
         changed = self.wants("draft") != before
-        self._judging = self.JUDGING if changed else max(self.LEAST_JUDGING, self._judging / 2.0)
+        self._judging = self.JUDGING if changed else max(self.LEAST_JUDGING, self._judging * self.SHRINKING)
 
     def _record_ngram(self, event: Round) -> None:
         """Its own round, or for free: would the look-up have proposed what the target then wrote?"""
@@ -243,9 +255,9 @@ class AdaptivePolicy:
     def _judge_now(self) -> bool:
         """Is there time left over for running the idle draft over what it missed?"""
         offer = self._offers.get("draft")
-        if offer is None or self.speculation.mode is not Mode.AUTO or offer.unread < 8:
+        if offer is None or self.speculation.mode is not Mode.AUTO or self._plain_run < self.ENOUGH:
             return False
-        return self._allowance >= self.costs.reading_seconds(offer.unread)
+        return self._allowance >= self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +266,7 @@ class Option:
 
     drafter: str
     depth: int
+    acceptance: float  # of the first proposal
     expected: float  # tokens
     seconds: float
 
@@ -269,10 +282,11 @@ class EarlyStop:
     """
 
     def __init__(self, costs: CostModel, acceptance: DraftAcceptance, depth: int, at_least: int) -> None:
-        self._costs = costs
         self._acceptance = acceptance
-        self._depth = depth
         self._at_least = at_least
+        self._step = costs.draft.seconds(1)
+        self._verifying = costs.rounds("plain", depth).tolist()
+        self._rates = acceptance.rates(depth).tolist()
         self._expected = 1.0
         self._reach = 1.0  # probability that everything proposed so far is accepted
 
@@ -285,17 +299,16 @@ class EarlyStop:
         return True
 
     def _pays(self, index: int, here: float) -> bool:
-        step = self._costs.draft_step()
         # Stopping wastes the step that this confidence came from; going on to depth d takes d - index - 1 more.
-        spent = (index + 1) * step
-        stopping = self._expected / (spent + self._costs.round_seconds("plain", index))
+        spent = (index + 1) * self._step
+        stopping = self._expected / (spent + self._verifying[index])
         expected, reach = self._expected, here
-        for depth in range(index + 1, self._depth + 1):
+        for depth in range(index + 1, len(self._verifying)):
             expected += reach
-            seconds = spent + (depth - index - 1) * step + self._costs.round_seconds("plain", depth)
-            if expected / seconds > stopping:
+            if expected / (spent + self._verifying[depth]) > stopping:
                 return True
-            reach *= self._acceptance.at(depth)
+            spent += self._step
+            reach *= self._rates[depth] if depth < len(self._rates) else 0.0
         return False
 
 

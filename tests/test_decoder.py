@@ -1,0 +1,252 @@
+"""What must hold after every round, cancel and error, whatever drafts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import pairwise
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specchat.engine.cache import Cancelled
+from specchat.engine.decoder import Decoder
+from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, Offer
+from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation
+from specchat.engine.rounds import Origin, Round
+from specchat.engine.sampling import Sampler, SamplingSettings
+from tests.scripted_models import ScriptedCache, VirtualClock, deterministic, from_table, pair_table
+
+N = 8
+PROMPT = [1, 2, 3, 1, 2]
+GREEDY = SamplingSettings(temperature=0.0)
+WARM = SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=5)
+
+
+class Bench:
+    """A decoder over scripted models, with everything that a test looks at."""
+
+    def __init__(self, policy: Policy, *, n_ctx: int = 256, draft_ctx: int = 256, eog: int = -1) -> None:
+        clock = VirtualClock()
+        table = pair_table(N, seed=3)
+        self.target = ScriptedCache(from_table(table), N, n_ctx, clock=clock, cost=lambda n: 1 + 0.1 * n)
+        self.draft = ScriptedCache(
+            from_table((table + pair_table(N, 4)) / 2), N, draft_ctx, clock=clock, cost=lambda _: 0.2
+        )
+        self.drafters: dict[str, Drafter] = {"draft": ModelDrafter(self.draft, N), "ngram": NgramDrafter()}
+        self.decoder = Decoder(self.target, self.drafters, policy, is_eog=lambda token: token == eog, clock=clock)
+        self.kept = list(PROMPT)
+        self.target.decode(PROMPT[:-1], 0)
+
+    def consistent(self) -> bool:
+        """The target holds the kept tokens minus the last; the draft a prefix of them."""
+        drafted = list(self.draft.tokens)
+        return list(self.target.tokens) == self.kept[:-1] and drafted == self.kept[: len(drafted)]
+
+    def run(self, sampling: SamplingSettings = WARM, max_tokens: int | None = 40) -> list[Round]:
+        events = []
+        for event in self.decoder.run(self.kept, sampling, max_tokens):
+            self.kept.extend(event.tokens)
+            events.append(event)
+            assert self.consistent()
+        return events
+
+
+POLICIES: Mapping[str, Callable[[], Policy]] = {
+    "plain": lambda: FixedPolicy(Speculation(Mode.OFF)),
+    "draft": lambda: FixedPolicy(Speculation(Mode.DRAFT, 3)),
+    "ngram": lambda: FixedPolicy(Speculation(Mode.NGRAM, 5)),
+    "auto": lambda: AdaptivePolicy(Speculation()),
+}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+@pytest.mark.parametrize("sampling", [GREEDY, WARM], ids=["greedy", "sampled"])
+def test_the_caches_hold_what_was_kept_after_every_round(
+    policy: Callable[[], Policy], sampling: SamplingSettings
+) -> None:
+    bench = Bench(policy())
+    events = bench.run(sampling)
+    assert len(bench.kept) == len(PROMPT) + 40
+    assert events[-1].finish == "length"
+    assert all(event.finish == "" for event in events[:-1])
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_cancelled_pass_leaves_both_caches_as_before_it(policy: Callable[[], Policy]) -> None:
+    bench = Bench(policy())
+    rounds = bench.decoder.run(bench.kept, WARM, 40)
+    for _ in range(3):
+        bench.kept.extend(next(rounds).tokens)
+    bench.target.interrupt = Cancelled()
+    with pytest.raises(Cancelled):
+        next(rounds)
+    assert bench.consistent()
+    bench.run()  # and the conversation goes on
+
+
+def test_an_error_in_the_draft_leaves_both_caches_as_before_it() -> None:
+    bench = Bench(POLICIES["draft"]())
+    rounds = bench.decoder.run(bench.kept, WARM, 40)
+    bench.kept.extend(next(rounds).tokens)
+    bench.draft.interrupt = MemoryError("scripted")
+    with pytest.raises(MemoryError):
+        next(rounds)
+    assert bench.consistent()
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_greedy_output_is_the_same_with_every_drafter(policy: Callable[[], Policy]) -> None:
+    plain, other = Bench(POLICIES["plain"]()), Bench(policy())
+    plain.run(GREEDY)
+    other.run(GREEDY)
+    assert other.kept == plain.kept
+
+
+@pytest.mark.parametrize("policy", [POLICIES["plain"], POLICIES["draft"], POLICIES["ngram"]])
+def test_the_same_seed_gives_the_same_text_at_a_fixed_depth(policy: Callable[[], Policy]) -> None:
+    one, two = Bench(policy()), Bench(policy())
+    one.run()
+    two.run()
+    assert one.kept == two.kept
+
+
+@given(st.integers(1, 30), st.sampled_from(sorted(POLICIES)))
+@settings(max_examples=30, deadline=None)
+def test_max_tokens_is_exact(max_tokens: int, policy: str) -> None:
+    bench = Bench(POLICIES[policy]())
+    events = bench.run(max_tokens=max_tokens)
+    assert sum(len(event.tokens) for event in events) == max_tokens
+    assert events[-1].finish == "length"
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_full_context_ends_the_reply_without_overrunning_it(policy: Callable[[], Policy]) -> None:
+    bench = Bench(policy(), n_ctx=32)
+    events = bench.run(max_tokens=None)
+    assert events[-1].finish == "context"
+    assert len(bench.kept) == 33  # the last token is kept, but was not decoded
+
+
+def test_a_draft_with_a_shorter_context_stops_proposing_when_it_is_full() -> None:
+    bench = Bench(POLICIES["draft"](), draft_ctx=20)
+    events = bench.run(max_tokens=60)
+    assert len(bench.kept) == len(PROMPT) + 60
+    assert {event.drafter for event in events} >= {"draft", "plain", "ngram"} - {"ngram"}
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_nothing_after_the_end_of_generation_is_kept(policy: Callable[[], Policy]) -> None:
+    for seed in range(20):
+        bench = Bench(policy(), eog=4)
+        events = bench.run(SamplingSettings(temperature=1.0, top_k=0, top_p=1.0, min_p=0.0, seed=seed), None)
+        assert events[-1].finish == "end"
+        assert bench.kept[len(PROMPT) :].index(4) == len(bench.kept) - len(PROMPT) - 1
+
+
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_a_round_accounts_for_every_token(policy: Callable[[], Policy]) -> None:
+    bench = Bench(policy())
+    events = bench.run()
+    for event in events:
+        assert len(event.origins) == len(event.tokens)
+        assert 0 <= event.accepted <= event.tested <= event.proposed
+        assert len(event.tokens) == event.accepted + 1
+        assert event.tested == event.accepted + (Origin.CORRECTED in event.origins)
+        assert event.origins[:-1] == (Origin.ACCEPTED,) * event.accepted
+    assert all(a.context_used + len(b.tokens) == b.context_used for a, b in pairwise(events))
+
+
+def test_a_cache_that_cannot_roll_back_is_read_again_and_nothing_is_proposed_any_more() -> None:
+    bench = Bench(POLICIES["draft"]())
+    bench.target.can_roll_back = False
+    events = list(bench.decoder.run(bench.kept, WARM, 40))
+    for event in events:
+        bench.kept.extend(event.tokens)
+    assert list(bench.target.tokens) == bench.kept[:-1]
+    speculated = [event for event in events if event.proposed]
+    assert len(speculated) < len(events)
+    assert speculated == events[: len(speculated)]  # plain from the first refusal on
+
+
+def test_a_draft_that_cannot_roll_back_is_dropped() -> None:
+    bench = Bench(POLICIES["draft"]())
+    bench.draft.can_roll_back = False
+    bench.target.interrupt = None
+    events = list(bench.decoder.run(bench.kept, WARM, 40))
+    assert sum(len(event.tokens) for event in events) == 40
+    assert events[-1].drafter == "plain"
+
+
+def test_a_token_that_only_the_target_has_never_enters_the_draft() -> None:
+    text = [1, 2, 7, 3, 4, 7, 5]
+    target = ScriptedCache(deterministic(text, 8), 8)
+    draft = ScriptedCache(deterministic([token % 6 for token in text], 6), 6)
+    decoder = Decoder(
+        target, {"draft": ModelDrafter(draft, 8)}, FixedPolicy(Speculation(Mode.DRAFT, 4)), is_eog=lambda _: False
+    )
+    target.decode(text[:3], 0)
+    written = [token for event in decoder.run(text[:4], GREEDY, 30) for token in event.tokens]
+    assert written == [text[(4 + i) % 7] for i in range(30)]  # and ScriptedCache refuses an unknown id
+
+
+def test_a_round_asks_for_logits_on_the_verified_rows_only() -> None:
+    bench = Bench(FixedPolicy(Speculation(Mode.DRAFT, 3)))
+    bench.target.widths.clear()
+    events = bench.run()
+    assert bench.target.widths == [event.proposed + 1 for event in events]
+
+
+class TestNgramDrafter:
+    """The look-up over the conversation itself."""
+
+    def propose(self, kept: list[int], depth: int) -> list[int]:
+        return [p.token for p in NgramDrafter().propose(kept, depth, Sampler(GREEDY)).proposals]
+
+    def test_it_proposes_what_followed_the_last_occurrence(self) -> None:
+        assert self.propose([5, 6, 7, 8, 9, 5, 6], 3) == [7, 8, 9]
+
+    def test_a_longer_match_beats_a_more_recent_one(self) -> None:
+        assert self.propose([1, 2, 3, 4, 50, 9, 3, 4, 60, 1, 2, 3, 4], 1) == [50]
+
+    def test_among_equal_matches_the_most_recent_wins(self) -> None:
+        assert self.propose([3, 4, 50, 9, 3, 4, 60, 8, 3, 4], 1) == [60]
+
+    def test_a_repetition_is_followed_round_its_period(self) -> None:
+        assert self.propose([1, 2, 3, 1, 2, 3, 1, 2], 7) == [3, 1, 2, 3, 1, 2, 3]
+
+    def test_without_a_match_nothing_is_offered(self) -> None:
+        assert NgramDrafter().offer([1, 2, 3, 4], 9) == Offer(0)
+        assert self.propose([1, 2, 3, 4], 5) == []
+
+    def test_another_conversation_leaves_nothing_of_the_last_one(self) -> None:
+        drafter = NgramDrafter()
+        list(drafter.read([1, 2, 3, 4, 1, 2]))
+        assert drafter.offer([1, 2, 3, 4, 1, 2], 9).token == 3
+        list(drafter.read([9, 1, 2, 5, 1, 2]))
+        assert drafter.offer([9, 1, 2, 5, 1, 2], 9).token == 5
+
+    @given(st.lists(st.integers(0, 3), min_size=3, max_size=60))
+    @settings(max_examples=200, deadline=None)
+    def test_the_incremental_index_finds_what_a_scan_finds(self, kept: list[int]) -> None:
+        drafter = NgramDrafter()
+        for end in range(1, len(kept) + 1):
+            offer = drafter.offer(kept[:end], 9)
+        assert offer.match == (longest_by_scan(kept) if longest_by_scan(kept) >= 2 else 0)
+
+
+def longest_by_scan(kept: list[int]) -> int:
+    """Longest earlier occurrence of a suffix, found by the largest order that matches, most recent first."""
+    for order in NgramDrafter.ORDERS:
+        suffix = kept[-order:]
+        for at in range(len(kept) - 1, order - 1, -1):
+            if len(kept) > order and kept[at - order : at] == suffix:
+                length = order
+                while length < min(at, NgramDrafter.LONGEST) and kept[at - length - 1] == kept[-length - 1]:
+                    length += 1
+                return length
+    return 0
+
+
+def test_a_choice_without_depth_is_plain() -> None:
+    assert FixedPolicy(Speculation(Mode.OFF)).choose({"draft": Offer(4)}) == Choice("plain", 0, "switched off")
