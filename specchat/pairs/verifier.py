@@ -33,9 +33,11 @@ class Verifier(threading.Thread):
 
     def extend(self, available: int) -> None:
         """The first `available` bytes of the file are written."""
-        with self._grown:
-            self._available = available
-            self._grown.notify()
+        # Waking the thread for every chunk of a socket would cost more than hashing it.
+        if available - self._available >= _BUFFER:
+            with self._grown:
+                self._available = available
+                self._grown.notify()
 
     def close(self) -> None:
         """Give up; the thread ends by itself."""
