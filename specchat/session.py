@@ -19,7 +19,7 @@ from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Pi
 from specchat.engine.policy import Speculation
 from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
-from specchat.worker.client import Client
+from specchat.worker.client import Client, EngineClosed
 from specchat.worker.protocol import EngineInfo, Loading, LoadSettings
 
 SessionEvent: TypeAlias = Loading | Event
@@ -95,6 +95,8 @@ class Session:
         self.failure = None
         try:
             yield from self._client.load(launch.target, launch.draft, settings, draft_required=launch.draft_required)
+        except EngineClosed:
+            raise  # wanted, and so no failure
         except SpecchatError as error:
             self.failure = error
             raise

@@ -9,6 +9,7 @@ words are the reply, one token each, with the spaces between them; a word that b
 !again           start over at the word after the last instruction, for ever
 !notice=TEXT     a notice (underscores become spaces)
 !die=SIGSEGV     the process gets this signal;  !exit=3: it ends with this status
+!torn=3          it ends with this status in the middle of a message;  !mute: it closes its pipe and lives on
 !fail=TEXT       SpecchatError;  !bug: ValueError
 !noise=10        write so many bytes to the process's standard output and standard error each
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 
 import os
 import signal
+import stat
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -99,6 +101,20 @@ class ScriptedEngine:
         yield from _Reply(self, messages, options).events()
 
 
+def _answers() -> int:
+    """The descriptor that answers leave by: the only pipe that this process writes to, and not standard output."""
+    pipes = [fd for fd in range(3, 20) if _is_open(fd) and stat.S_ISFIFO(os.fstat(fd).st_mode)]
+    return pipes[-1]
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
 class _Reply:
     """The run of one script."""
 
@@ -157,6 +173,12 @@ class _Reply:
                 yield Notice(value)
             case "die":
                 os.kill(os.getpid(), signal.Signals[value])
+                time.sleep(10)
+            case "torn":
+                os.write(_answers(), b"\x80\x05\x95\xff")
+                os._exit(int(value))
+            case "mute":
+                os.close(_answers())
                 time.sleep(10)
             case "exit":
                 os._exit(int(value))

@@ -16,7 +16,7 @@ from specchat.engine.policy import Mode, Speculation
 from specchat.engine.rounds import Origin
 from specchat.engine.stats import Figures
 from specchat.session import Attachment, Launch, Reply, Session, SessionEvent, compose
-from specchat.worker.client import EngineDied, EngineError
+from specchat.worker.client import EngineClosed, EngineDied, EngineError
 from specchat.worker.protocol import Loading
 from tests import scripted_client, scripted_engine
 from tests.scripted_client import ScriptedClient
@@ -169,6 +169,16 @@ def test_what_was_loaded_is_remembered_for_the_next_start_and_a_failure_is_not(s
     with pytest.raises(EngineError):
         list(session.load())
     assert state.load().last_opened == "duo"
+
+
+def test_closing_while_the_engine_loads_is_no_failure(session: Session) -> None:
+    session.launch = replace(session.launch, target=Path("slow.gguf"))
+    loading = session.load()
+    next(loading)
+    threading.Timer(0.1, session.close).start()
+    with pytest.raises(EngineClosed):
+        list(loading)
+    assert session.failure is None
 
 
 # ---- stopping

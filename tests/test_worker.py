@@ -19,7 +19,8 @@ from specchat import locations
 from specchat.engine.chat import Event, Finished, Generated, Message, Reading, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
 from specchat.worker import autopsy
-from specchat.worker.client import Client, EngineDied, EngineError
+from specchat.worker import client as client_module
+from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError
 from specchat.worker.protocol import Fault, Loading, LoadSettings
 from tests import scripted_engine
 
@@ -312,7 +313,7 @@ def test_close_ends_the_process_and_whoever_waits_is_told(loaded: Client) -> Non
     assert time.monotonic() - started < 1.0
     assert gone(pid)
     assert not thread.is_alive()
-    assert [type(error) for error in errors] == [EngineError]
+    assert [type(error) for error in errors] == [EngineClosed]
 
 
 def test_close_kills_a_process_that_does_not_answer(loaded: Client) -> None:
@@ -396,6 +397,20 @@ def test_a_module_in_the_current_folder_does_not_shadow_the_engines(
     (tmp_path / "numpy.py").write_text("raise SystemExit(9)")
     monkeypatch.chdir(tmp_path)
     load(client)
+
+
+def test_a_message_torn_by_death_ends_the_waiting(loaded: Client) -> None:
+    with pytest.raises(EngineDied, match="status 7"):
+        list(stream(loaded, "one !torn=7"))
+
+
+def test_a_child_that_stops_talking_without_dying_is_ended(loaded: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(client_module, "_DYING", 0.2)
+    pid = pid_of(loaded)
+    with pytest.raises(EngineDied, match="stopped answering") as caught:
+        list(stream(loaded, "one !mute"))
+    assert not caught.value.memory_suspected
+    assert gone(pid)
 
 
 # ---- the autopsy

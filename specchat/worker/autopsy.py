@@ -36,8 +36,15 @@ def oom_kills() -> int:
     return 0
 
 
-def examine(status: int, oom_kills_before: int, log: Path) -> Finding:
-    """Explain the exit status (as `subprocess` gives it: minus the signal's number) of a child nobody ended."""
+def examine(status: int | None, oom_kills_before: int, log: Path) -> Finding:
+    """Explain the exit status of a child that nobody asked to end.
+
+    `status` is minus the signal's number, as `subprocess` gives it, or None for a child that fell silent and had to
+    be killed.
+    """
+    where = f"; its log is {locations.tilde(log)}"
+    if status is None:
+        return Finding(f"the engine's process stopped answering and was ended{where}", False)
     how = (
         _signal_name(-status)
         if status < 0
@@ -48,7 +55,6 @@ def examine(status: int, oom_kills_before: int, log: Path) -> Finding:
     certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(_tail(log)) is not None
     suspected = certain or how == "SIGKILL"
     memory = " because memory ran out" if certain else " (perhaps because memory ran out)" if suspected else ""
-    where = f"; its log is {locations.tilde(log)}"
     return Finding(f"the engine's process ended unexpectedly with {how}{memory}{where}", suspected)
 
 

@@ -16,7 +16,6 @@ import time
 from collections.abc import Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from pickle import UnpicklingError
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
@@ -48,6 +47,7 @@ from specchat.worker.protocol import (
 
 _LOGS_KEPT: Final = 5
 _GRACE: Final = 0.7  # seconds the child has to end by itself before it is killed
+_DYING: Final = 10.0  # seconds a crash may take from closing its pipe (ggml prints a backtrace first)
 
 
 class EngineError(SpecchatError):
@@ -65,6 +65,10 @@ class EngineDied(EngineError):
         super().__init__(sentence, Fault.INTERNAL)
         self.log = log
         self.memory_suspected = memory_suspected
+
+
+class EngineClosed(EngineError):
+    """`close` was called while somebody waited for the engine."""
 
 
 _Delivery: TypeAlias = Answer | EngineError  # an EngineError is the last thing delivered
@@ -126,23 +130,23 @@ class _Child:
 
     def _read(self) -> None:
         assert self.process.stdout is not None
-        # A child that dies in the middle of a message leaves a torn pickle.
-        with suppress(EOFError, OSError, UnpicklingError), self.process.stdout as stream:
+        # A child that dies in the middle of a message leaves a torn pickle, and that may raise anything.
+        with suppress(Exception), self.process.stdout as stream:
             while True:
                 answer = read_answer(stream)
                 with self._lock:
                     queue = self._waiting.get(answer.id)
                 if queue is not None:  # else: nobody wants the rest of an abandoned reply
                     queue.put(answer)
-        end = self._autopsy(self.process.wait())
+        end = self._autopsy(self._wait(_DYING))
         with self._lock:
             self._end = end
             for queue in self._waiting.values():
                 queue.put(end)
 
-    def _autopsy(self, status: int) -> EngineError:
+    def _autopsy(self, status: int | None) -> EngineError:
         if self._closing:
-            return EngineError("the engine was closed")
+            return EngineClosed("the engine was closed")
         finding = autopsy.examine(status, self._oom_kills, self.log)
         return EngineDied(finding.sentence, self.log, finding.memory_suspected)
 
@@ -153,11 +157,16 @@ class _Child:
         with suppress(OSError):
             assert self.process.stdin is not None
             self.process.stdin.close()
+        self._wait(_GRACE)
+
+    def _wait(self, seconds: float) -> int | None:
+        """The exit status; None where the process took longer than that and was killed."""
         try:
-            self.process.wait(_GRACE)
+            return self.process.wait(seconds)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
+            return None
 
 
 def _is_last(answer: Answer) -> bool:

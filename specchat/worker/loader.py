@@ -9,14 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeAlias
 
 from specchat.engine import llama, vocabulary
+from specchat.engine.calibration import calibrate
 from specchat.engine.chat import Engine
+from specchat.engine.costs import Costs
 from specchat.engine.llama import Context, Model, ModelError
 from specchat.engine.policy import AdaptivePolicy
+from specchat.worker.measured import Measured, identity
 from specchat.worker.protocol import EngineInfo, Load, ModelInfo
 
 USUAL_CONTEXT: Final = 8192  # tokens, where neither the user nor the model asks for another length
@@ -147,8 +151,16 @@ class _Loading:
             return str(error)
 
     def _finish(self, target: Context, draft: Context | None, obstacle: str) -> tuple[Engine, EngineInfo]:
-        policy = AdaptivePolicy(self._request.settings.speculation)
-        engine = Engine(target.model, target, draft.model if draft else None, draft, policy)
+        measured = Measured.of(*self._conditions(target, draft))
+        costs = measured.costs or self._calibrate(target, draft)
+        policy = AdaptivePolicy(self._request.settings.speculation, costs, measured.learned)
+
+        def keep() -> None:
+            measured.save(costs, policy.learned() if draft else None)
+
+        if measured.costs is None:
+            keep()
+        engine = Engine(target.model, target, draft.model if draft else None, draft, policy, keep)
         info = EngineInfo(
             target=_info(target.model),
             draft=_info(draft.model) if draft else None,
@@ -161,6 +173,17 @@ class _Loading:
             notices=tuple(self._notices(target, obstacle)),
         )
         return engine, info
+
+    def _conditions(self, *contexts: Context | None) -> Iterator[object]:
+        """Whatever the measured costs depend on."""
+        settings = self._request.settings
+        yield version("llama-cpp-python"), self._devices(), settings.gpu_layers, settings.exact
+        for context in contexts:
+            yield (identity(context.model.path), context.threads) if context else None
+
+    def _calibrate(self, target: Context, draft: Context | None) -> Costs:
+        self._progress("measuring this machine", None)
+        return calibrate(target, draft)
 
     def _devices(self) -> tuple[str, ...]:
         settings = self._request.settings
