@@ -8,7 +8,7 @@ cache already holds, reads the rest, runs the decoder's rounds and yields events
 from __future__ import annotations
 
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, TypeAlias
@@ -120,13 +120,18 @@ class Engine:
         draft: Model | None,
         draft_context: Context | None,
         policy: Policy,
+        after_reply: Callable[[], None] = lambda: None,
     ) -> None:
-        """Takes the models and contexts over: `close` closes them. The pair is compatible (vocabulary.py)."""
+        """Takes the models and contexts over: `close` closes them. The pair is compatible (vocabulary.py).
+
+        `after_reply` is called when a reply ends, however it does: what the policy learned may then be kept.
+        """
         from specchat.engine.templates import ChatTemplate  # loads llama_cpp, which readers of our values never need
 
         self._target, self._context = target, target_context
         self._draft, self._draft_context = draft, draft_context
         self._policy = policy
+        self._after_reply = after_reply
         self.template = ChatTemplate(target)
         self._notice = self.template.notice
         self._drafters = self._make_drafters()
@@ -189,7 +194,10 @@ class Engine:
         stats = Stats(Prompt(len(prompt), reused, seconds, self._context.n_ctx))
         stop = (*options.stop, *self.template.stop)
         text = ReplyText(stop, in_reasoning=rendered.in_reasoning, in_answer=rendered.in_answer)
-        yield from self._write(prompt, options, stats, text)
+        try:
+            yield from self._write(prompt, options, stats, text)
+        finally:
+            self._after_reply()
 
     def _render(self, messages: Sequence[Message], options: ReplyOptions) -> Rendered:
         variables = dict(options.template_variables)

@@ -1,4 +1,4 @@
-"""Auto against the best fixed choice over the whole grid of costs and acceptance rates; the fast suite covers a part."""
+"""Auto against the best fixed choice over the whole grid; the fast suite covers a part."""
 
 from __future__ import annotations
 

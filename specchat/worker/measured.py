@@ -1,0 +1,63 @@
+"""What was measured of a pair on this machine, kept between sessions: pass costs, and how the draft is accepted.
+
+Contract: one small JSON file for each combination of model files, devices, threads and cache types. Losing it costs
+a second at the next start, so a damaged file counts as none and a write that fails is dropped.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Self
+
+from specchat import locations
+from specchat.engine.acceptance import Learned
+from specchat.engine.costs import Costs
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """One pair's figures; None where nothing was measured yet."""
+
+    path: Path
+    costs: Costs | None = None
+    learned: Learned | None = None
+
+    @classmethod
+    def of(cls, *conditions: object) -> Self:
+        """What is on disk for these conditions: whatever changes the figures belongs in them."""
+        name = hashlib.sha256(repr(conditions).encode()).hexdigest()[:24]
+        path = locations.cache_dir() / "measured" / f"{name}.json"
+        try:
+            raw = json.loads(path.read_text("utf-8"))
+            costs = Costs(_table(raw["costs"]["target"]), _table(raw["costs"]["draft"]), measured=True)
+            learned = raw["learned"] and Learned(
+                float(raw["learned"]["pooled"]), tuple(map(float, raw["learned"]["bins"]))
+            )
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return cls(path)
+        return cls(path, costs, learned)
+
+    def save(self, costs: Costs, learned: Learned | None) -> None:
+        """Replace what is on disk."""
+        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
+        raw = {"costs": asdict(costs), "learned": asdict(learned) if learned else None}
+        with suppress(OSError):
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            temporary.write_text(json.dumps(raw), "utf-8")
+            temporary.replace(self.path)
+
+
+def identity(path: Path) -> tuple[str, int, int]:
+    """A model file, so that another one under the same name counts as another."""
+    stat = path.stat()
+    return str(path), stat.st_size, stat.st_mtime_ns
+
+
+def _table(raw: Mapping[str, float]) -> dict[int, float]:
+    return {int(width): float(seconds) for width, seconds in raw.items()}
