@@ -11,7 +11,7 @@ from typing import Final
 
 from specchat import locations
 
-_TAIL: Final = 16 << 10  # bytes of the log that are read
+_TAIL: Final = 4 << 10  # bytes of the log that count as its last words
 # std::bad_alloc, ggml's and CUDA's own words for an allocation that failed, and Python's.
 _NO_MEMORY: Final = re.compile(
     rb"bad_alloc|out of memory|failed to allocate|cannot allocate memory|MemoryError", re.IGNORECASE
@@ -45,24 +45,20 @@ def examine(status: int | None, oom_kills_before: int, log: Path) -> Finding:
     where = f"; its log is {locations.tilde(log)}"
     if status is None:
         return Finding(f"the engine's process stopped answering and was ended{where}", False)
-    how = (
-        _signal_name(-status)
-        if status < 0
-        else f"status {status & 0xFFFFFFFF:#x}"
-        if status > 255
-        else f"status {status}"
-    )
+    how = _ending(status)
     certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(_tail(log)) is not None
     suspected = certain or how == "SIGKILL"
     memory = " because memory ran out" if certain else " (perhaps because memory ran out)" if suspected else ""
     return Finding(f"the engine's process ended unexpectedly with {how}{memory}{where}", suspected)
 
 
-def _signal_name(number: int) -> str:
+def _ending(status: int) -> str:
+    if status >= 0:
+        return f"status {status:#x}" if status > 255 else f"status {status}"  # Windows' codes are known in hexadecimal
     try:
-        return signal.Signals(number).name
+        return signal.Signals(-status).name
     except ValueError:
-        return f"signal {number}"
+        return f"signal {-status}"
 
 
 def _tail(log: Path) -> bytes:
