@@ -271,6 +271,7 @@ def test_command_line_over_settings_over_catalogue_over_defaults(tmp_path: Path)
         ("threads = 3", ("-t", "2"), ("threads", 3), ("threads", 2)),
         ("gpu_layers = 5", ("-ngl", "0"), ("gpu_layers", 5), ("gpu_layers", 0)),
         ("exact = true", (), ("exact", True), ("exact", True)),
+        ("exact = false", ("--exact",), ("exact", False), ("exact", True)),
     ],
 )
 def test_settings_reach_the_engine_and_options_win(

@@ -55,7 +55,7 @@ def launch(options: Options, name: str | None = None) -> Launch:
         speculation=Speculation(
             Mode(_first(options.speculation, chosen.speculation)), _first(options.depth, chosen.depth)
         ),
-        exact=chosen.exact,
+        exact=_first(options.exact, chosen.exact),
     )
     return Launch(
         name=models.name,

@@ -1,4 +1,4 @@
-"""The options that the chat and `ask` share, under the names that llama.cpp's users type.
+"""The options that several commands share, under the names that llama.cpp's users type.
 
 Contract: importing this loads click and nothing heavy, so that completing a command line is quick. What the options
 come to, together with settings and catalogue, is `specchat.commands.opening`'s business.
@@ -25,23 +25,24 @@ _SAMPLING_HELP: Final = "llama.cpp's default unless the pair has its own"
 class Options:
     """What was typed; None (or an empty tuple) where nothing was."""
 
-    target: Path | None
-    draft: Path | None
-    pair: str | None
-    speculation: str | None
-    depth: int | None
-    ctx: int | None
-    max_tokens: int | None
-    threads: int | None
-    gpu_layers: int | None
-    temperature: float | None
-    top_k: int | None
-    top_p: float | None
-    min_p: float | None
-    repeat_penalty: float | None
-    seed: int | None
-    system: str | None
-    files: tuple[Path, ...]
+    target: Path | None = None
+    draft: Path | None = None
+    pair: str | None = None
+    speculation: str | None = None
+    depth: int | None = None
+    exact: bool | None = None
+    ctx: int | None = None
+    max_tokens: int | None = None
+    threads: int | None = None
+    gpu_layers: int | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repeat_penalty: float | None = None
+    seed: int | None = None
+    system: str | None = None
+    files: tuple[Path, ...] = ()
 
 
 def is_path(name: str) -> bool:
@@ -84,18 +85,13 @@ class PairOrFile(PairName):
         return super().shell_complete(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
-_OPTIONS: Final = (
+_MODELS: Final = (
     click.option("-m", "--target", metavar="FILE", type=_FILE, help="The target: a GGUF file."),
     click.option("-md", "--draft", metavar="FILE", type=_FILE, help="The draft model: a GGUF file."),
     click.option("--pair", metavar="NAME", type=PairName(), help="The pair to open, by its name."),
-    click.option(
-        "--speculation",
-        type=click.Choice(["auto", "draft", "ngram", "off"]),
-        help="Who proposes tokens: whatever pays, the draft model, n-gram look-up, or nobody (plain).",
-    ),
-    click.option("--depth", metavar="K", type=click.IntRange(1, 64), help="Tokens proposed in one round."),
+)
+_MACHINE: Final = (
     click.option("-c", "--ctx", metavar="N", type=click.IntRange(256), help="Context length in tokens."),
-    click.option("-n", "--max-tokens", metavar="N", type=click.IntRange(1), help="The most tokens of a reply."),
     click.option(
         "-t", "--threads", metavar="N", type=click.IntRange(1, 1024), help="CPU threads; else the physical cores."
     ),
@@ -106,6 +102,23 @@ _OPTIONS: Final = (
         type=click.IntRange(0),
         help="Layers placed on the GPU; else all of them where there is one.",
     ),
+)
+_OPTIONS: Final = (
+    *_MODELS,
+    click.option(
+        "--speculation",
+        type=click.Choice(["auto", "draft", "ngram", "off"]),
+        help="Who proposes tokens: whatever pays, the draft model, n-gram look-up, or nobody (plain).",
+    ),
+    click.option("--depth", metavar="K", type=click.IntRange(1, 64), help="Tokens proposed in one round."),
+    click.option(
+        "--exact",
+        is_flag=True,
+        default=None,
+        help="The same bits however many tokens are verified at once, where the quantisation allows.",
+    ),
+    click.option("-n", "--max-tokens", metavar="N", type=click.IntRange(1), help="The most tokens of a reply."),
+    *_MACHINE,
     click.option(
         "--temp",
         "temperature",
@@ -146,5 +159,12 @@ _OPTIONS: Final = (
 def shared_options(function: Function) -> Function:
     """Give a command these options; it receives the fields of `Options` as keyword arguments."""
     for option in reversed(_OPTIONS):
+        function = option(function)
+    return function
+
+
+def model_options(function: Function) -> Function:
+    """Give a measuring command those that say what to open and where, and its argument `name`."""
+    for option in reversed((click.argument("name", required=False, type=PairOrFile()), *_MODELS, *_MACHINE)):
         function = option(function)
     return function
