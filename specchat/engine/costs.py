@@ -65,10 +65,6 @@ class PassCosts:
         slope = (self._seconds[WIDEST] - self._seconds[WIDEST // 2]) / (WIDEST - WIDEST // 2)
         return float(self._seconds[WIDEST] + slope * (width - WIDEST))
 
-    def observed(self, width: int) -> bool:
-        """Has a pass of this width been timed in this run, recently enough to count?"""
-        return bool(self._weights[width] > 0.05)
-
     def record(self, width: int, seconds: float) -> None:
         if not 1 <= width <= WIDEST:
             return
@@ -89,7 +85,8 @@ class CostModel:
     def __init__(self, costs: Costs) -> None:
         self.target = PassCosts(costs.target, measured=costs.measured)
         self.draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
-        self._overhead = (0.0, 0.0)  # weighted sum of seconds per verified row, and the weight
+        # Weighted sums, and weights: of our own seconds for each verified row, and of what a plain token really took.
+        self._overhead = self._plain = (0.0, 0.0)
 
     def rounds(self, drafter: str, deepest: int, unread: int = 1) -> NDArray[np.float64]:
         """A round with k proposals, for k = 0 .. deepest: the target's pass, the draft's steps, and our own work.
@@ -110,14 +107,19 @@ class CostModel:
 
     @property
     def plain_seconds(self) -> float | None:
-        """Seconds of one plain token at this context length; None until some were measured in this run."""
-        return float(self.rounds("plain", 0)[0]) if self.target.observed(1) else None
+        """Seconds of one plain token, as measured in this run not many rounds ago; None where it was not."""
+        total, weight = self._plain
+        return total / weight if weight > 0.05 else None
 
     def record(self, event: Round, unread: int = 1) -> None:
         width = event.proposed + 1
         self.target.record(width, event.target_seconds)
         own = event.total_seconds - event.draft_seconds - event.target_seconds
         self._overhead = _faded(self._overhead, own / width)
+        if width == 1 and not event.confidences:
+            self._plain = _faded(self._plain, event.total_seconds)
+        else:
+            self._plain = self._plain[0] * FADING, self._plain[1] * FADING
         if event.confidences and unread <= 2:
             # k steps, the first over `unread` tokens; what is known of their proportions divides the time among them.
             step = self.draft.seconds(1)
