@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import platform
 import sqlite3
 import threading
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
+import psutil
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -318,15 +321,24 @@ def test_a_closed_window_leaves_its_reply_stopped_and_searchable(store: Store, f
     ("who", "silent", "alive"),
     [
         ("999999999/1700000000.00/1/{node}", 0, False),  # no such process
-        ("{pid}/1700000000.00/1/{node}", 0, False),  # its number belongs to a later process now
-        ("{pid}/{started}/99/{node}", 1e6, True),  # another store of this process
+        ("{pid}/1700000000.00/1/{node}", 0, False),  # its number belongs to this process now
+        ("{parent}/1700000000.00/1/{node}", 0, False),  # its number belongs to a later process now
+        ("{parent}/{started}/1/{node}", 1e6, True),  # another process
         ("1/1700000000.00/1/far/away", 10, True),  # cannot be asked, but writes
         ("1/1700000000.00/1/far/away", 100, False),
     ],
 )
 def test_a_writer_lives_as_long_as_its_process(who: str, silent: float, alive: bool) -> None:
-    pid, started, _, node = owner.new_owner().split("/", 3)
-    assert owner.is_alive(who.format(pid=pid, started=started, node=node), silent) == alive
+    parent = psutil.Process(os.getppid())
+    facts = {"pid": os.getpid(), "parent": parent.pid, "started": parent.create_time(), "node": platform.node()}
+    assert owner.is_alive(who.format(**facts), silent) == alive
+
+
+def test_a_writer_of_this_process_lives_as_long_as_its_store() -> None:
+    mine = owner.new_owner()
+    assert owner.is_alive(mine, 1e6)
+    owner.release(mine)
+    assert not owner.is_alive(mine, 0)
 
 
 def test_a_writer_taken_for_dead_writes_on(store: Store, other: Store) -> None:

@@ -39,6 +39,7 @@ class Base:
                         (self._owner,),
                     )
             finally:
+                owner.release(self._owner)
                 self._db.close()
 
     def version(self) -> int:

@@ -18,12 +18,20 @@ SILENCE: Final = 60.0  # seconds
 # psutil derives start times from the wall clock on some systems: they move when the clock is corrected.
 _START_TOLERANCE: Final = 3.0  # seconds
 _numbers = itertools.count(1)
+_open: Final[set[str]] = set()  # owners of this process whose store is open
 
 
 def new_owner() -> str:
-    """An owner for one store of this process."""
+    """An owner for one store of this process, alive until `release`."""
     started = psutil.Process().create_time()
-    return f"{os.getpid()}/{started:.2f}/{next(_numbers)}/{platform.node()}"
+    owner = f"{os.getpid()}/{started:.2f}/{next(_numbers)}/{platform.node()}"
+    _open.add(owner)
+    return owner
+
+
+def release(owner: str) -> None:
+    """Its store is closed, whether or not that could be written down."""
+    _open.discard(owner)
 
 
 def is_alive(owner: str, silent_for: float) -> bool:
@@ -31,6 +39,8 @@ def is_alive(owner: str, silent_for: float) -> bool:
     pid, started, _, machine = owner.split("/", 3)
     if machine != platform.node():
         return silent_for < SILENCE
+    if int(pid) == os.getpid():
+        return owner in _open
     try:
         process = psutil.Process(int(pid))
         return (
