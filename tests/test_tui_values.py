@@ -18,12 +18,14 @@ from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.tui import figures as words
 from specchat.tui.actions import ACTIONS, COMMANDS, Place, bindings, key_name, keys_of
+from specchat.tui.app import SpecchatApp
 from specchat.tui.commands import CommandError, CommandRunner, invocation
 from specchat.tui.completion import candidates
 from specchat.tui.fit import Segment, fit
 from specchat.tui.recall import Recall
 from specchat.tui.reply import Reply
 from specchat.tui.screens.chat import ChatScreen
+from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.text import clean, one_line
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.transcript import Transcript
@@ -222,7 +224,8 @@ def test_every_command_has_its_method_and_every_method_its_command() -> None:
 
 
 def test_completion_offers_what_fits_and_nothing_once_complete() -> None:
-    assert [offer.text for offer in candidates("/s")] == ["/speculation ", "/system "]
+    assert [offer.text for offer in candidates("/sy")] == ["/system "]
+    assert [offer.text for offer in candidates("/s")] == ["/speculation ", "/system ", "/search "]
     assert [offer.text for offer in candidates("/speculation n")] == ["/speculation ngram"]
     assert candidates("/speculation ngram") == ()
     assert candidates("hello /s") == ()
@@ -235,9 +238,10 @@ def test_completion_offers_what_fits_and_nothing_once_complete() -> None:
 
 def test_every_action_has_its_method() -> None:
     homes = {Place.SCREEN: ChatScreen, Place.PROMPT: PromptBox, Place.CONVERSATION: Transcript}
+    homes |= {Place.LIST: ConversationsScreen, Place.APP: SpecchatApp}
     for action in ACTIONS:
         if action.place in homes:
-            assert hasattr(homes[action.place], f"action_{action.name}"), action.name
+            assert hasattr(homes[action.place], f"action_{action.name.partition('(')[0]}"), action.name
 
 
 def test_no_key_is_given_twice_where_both_would_be_heard() -> None:
@@ -249,7 +253,7 @@ def test_no_key_is_given_twice_where_both_would_be_heard() -> None:
 
 def test_editing_keys_keep_their_meaning() -> None:
     editing = {key for binding in TextArea.BINDINGS for key in binding.key.split(",")}  # type: ignore[union-attr]
-    ours = {key for action in ACTIONS if action.place is not Place.CONVERSATION for key in action.keys}
+    ours = {key for action in ACTIONS if action.place not in (Place.CONVERSATION, Place.LIST) for key in action.keys}
     # Up, Down, the page keys and Ctrl+D do what they did wherever ours has nothing to add; Ctrl+C copies first.
     assert ours & editing == {"up", "down", "pageup", "pagedown", "ctrl+d", "ctrl+c"}
     assert not ours & {"ctrl+i", "ctrl+m", "ctrl+h", "ctrl+left_square_bracket"}

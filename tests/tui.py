@@ -10,6 +10,7 @@ from typing import Any, Final
 from textual import events
 from textual.pilot import Pilot
 
+from specchat.history import Conversation, Store
 from specchat.session import Session
 from specchat.tui.app import SpecchatApp
 from specchat.tui.screens.chat import ChatScreen
@@ -107,14 +108,19 @@ async def chatting(
     theme: str = "textual-dark",
     keymap: dict[str, str] | None = None,
     loaded: bool = True,
+    store: Store | None = None,
+    resume: Conversation | None = None,
     **launch: Any,
 ) -> AsyncIterator[Chat]:
     """A running application; `loaded` waits until the scripted models are."""
     client = client or ScriptedClient()
     conversation = session(client, **launch)
-    app = SpecchatApp(conversation, theme, keymap)
+    app = SpecchatApp(conversation, theme, keymap, store, resume)
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, conversation, client)
         if loaded:
             await chat.until(lambda: chat.idle)
-        yield chat
+        try:
+            yield chat
+        finally:
+            client.cancelled.set()  # no script may wait for a test that is over

@@ -26,6 +26,7 @@ class Place(StrEnum):
     SCREEN = "in the chat"
     PROMPT = "in the box"
     CONVERSATION = "in the conversation"
+    LIST = "in the list of conversations"
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +54,8 @@ ACTIONS: Final = (
     ),
     Action("previous", ("up",), "Earlier", "On the first line: an earlier message of yours.", Place.PROMPT),
     Action("next", ("down",), "Later", "On the last line: a later message of yours.", Place.PROMPT),
-    Action("scroll_up", ("pageup",), "Scroll up", "Scroll the conversation up by a page.", Place.PROMPT),
-    Action("scroll_down", ("pagedown",), "Scroll down", "Scroll the conversation down by a page.", Place.PROMPT),
+    Action("page_back", ("pageup",), "Scroll up", "Scroll the conversation up by a page.", Place.PROMPT),
+    Action("page_on", ("pagedown",), "Scroll down", "Scroll the conversation down by a page.", Place.PROMPT),
     Action("leave_or_delete", ("ctrl+d",), "Quit", "Quit if the box is empty; else delete forward.", Place.PROMPT),
     Action("complete", ("tab",), "Complete", "Complete a command, or go to the conversation.", Place.PROMPT),
     Action("help", ("f1",), "Help", "Show the keys and commands.", hint=1, palette=True),
@@ -75,15 +76,49 @@ ACTIONS: Final = (
         priority=True,
     ),
     Action("end", ("ctrl+end",), "To the end", "Go to the end of the conversation and follow it.", palette=True),
+    Action("metrics", ("f3",), "Figures", "Show or hide the panel of figures.", palette=True),
+    Action(
+        "origins",
+        ("f4",),
+        "Origins",
+        "Colour replies by where their tokens came from: draft, target, plain.",
+        palette=True,
+    ),
+    Action("editor", ("ctrl+g",), "Editor", "Open the message in $EDITOR.", palette=True),
+    Action(
+        "conversations",
+        ("ctrl+r",),
+        "Conversations",
+        "Search, open, rename and delete conversations.",
+        hint=6,
+        palette=True,
+    ),
     Action("new", ("ctrl+n",), "New", "Start a new conversation.", hint=4, palette=True),
     Action("command_palette", ("ctrl+p",), "Palette", "Search everything specchat can do.", Place.APP, hint=5),
     Action("quit", ("ctrl+q",), "Quit", "Quit; a running reply is stopped.", Place.APP, hint=3, priority=True),
-    Action("example_1", ("f8",), "First example", "Send the first example prompt of the empty chat."),
-    Action("example_2", ("f9",), "Second example", "Send the second example prompt of the empty chat."),
+    Action("example(1)", ("f8",), "First example", "Send the first example prompt of the empty chat."),
+    Action("example(2)", ("f9",), "Second example", "Send the second example prompt of the empty chat."),
+    Action("previous_turn", ("p", "left_square_bracket"), "Previous", "Select the turn before.", Place.CONVERSATION),
+    Action("next_turn", ("n", "right_square_bracket"), "Next", "Select the turn after.", Place.CONVERSATION),
+    Action("copy", ("y",), "Copy", "Copy the selected turn (the last if none is).", Place.CONVERSATION),
+    Action("copy_code", ("c",), "Copy code", "Copy the last code block of the selected reply.", Place.CONVERSATION),
+    Action("edit", ("e",), "Edit", "Edit the selected message and send a new version of it.", Place.CONVERSATION),
+    Action("regenerate", ("r",), "Again", "Have the selected message answered once more.", Place.CONVERSATION),
+    Action("go_on", ("o",), "Go on", "Have a last reply that was stopped written on.", Place.CONVERSATION),
+    Action("older_version", ("h", "left"), "Older", "Show the version before, and its branch.", Place.CONVERSATION),
+    Action("newer_version", ("l", "right"), "Newer", "Show the version after, and its branch.", Place.CONVERSATION),
+    Action("unfold", ("space", "enter"), "Open", "Open or fold thoughts and long messages.", Place.CONVERSATION),
     Action("line_down", ("j", "down"), "Down", "Scroll down a line.", Place.CONVERSATION),
     Action("line_up", ("k", "up"), "Up", "Scroll up a line.", Place.CONVERSATION),
     Action("top", ("g", "home"), "Top", "Go to the beginning.", Place.CONVERSATION),
     Action("bottom", ("G", "end"), "Bottom", "Go to the end and follow it.", Place.CONVERSATION),
+    Action("list_up", ("up",), "Up", "The conversation above.", Place.LIST, priority=True),
+    Action("list_down", ("down",), "Down", "The conversation below.", Place.LIST, priority=True),
+    Action("rename", ("f2",), "Rename", "Give the conversation another title.", Place.LIST, priority=True),
+    Action("delete", ("ctrl+x",), "Delete", "Delete the conversation.", Place.LIST, priority=True),
+    Action("undelete", ("ctrl+z",), "Bring back", "Bring back what was deleted last.", Place.LIST, priority=True),
+    Action("search_reasoning", ("ctrl+t",), "Reasoning", "Search in reasoning too, or not.", Place.LIST, priority=True),
+    Action("close_list", ("escape",), "Close", "Back to the chat.", Place.LIST, priority=True),
 )
 
 
@@ -114,6 +149,16 @@ COMMANDS: Final = (
     Command("depth", "[N|auto]", "Propose N tokens a round (1 to 64), or leave it to the program.", ("auto",)),
     Command("system", "[TEXT|none]", "Set the system prompt of this conversation, or show it.", ("none",)),
     Command("temp", "[T]", "Set the sampling temperature (0 takes the likeliest token), or show it."),
+    Command("regen", "", "Have the last message answered once more."),
+    Command("edit", "", "Edit your last message and send a new version of it."),
+    Command("continue", "", "Have a last reply that was stopped written on."),
+    Command("copy", "[code [N]]", "Copy the last reply, or a code block of it (the last, or number N).", ("code",)),
+    Command("export", "[md|json] [FILE]", "Save the conversation as Markdown or JSON.", ("md", "json")),
+    Command("search", "[WORDS]", "Search all conversations."),
+    Command("title", "TEXT", "Give the conversation a title."),
+    Command("think", "[on|off]", "Let the model reason before it answers, or not, where it can.", ("on", "off")),
+    Command("tokens", "[TEXT]", "Count the tokens of a text, or of the conversation."),
+    Command("unload", "", "Give the models' memory back; the next message loads them again."),
     Command("exit", "", "Quit."),
 )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
+import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -18,9 +19,13 @@ from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.screen import Screen
 
+from specchat import locations
+from specchat.errors import SpecchatError
+from specchat.history import Conversation, Store
 from specchat.session import Session
 from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
 from specchat.tui.screens.chat import ChatScreen
+from specchat.tui.text import clean
 
 _DEFAULT_THEME: Final = "textual-dark"
 
@@ -32,9 +37,19 @@ class SpecchatApp(App[None]):
     CSS_PATH = "specchat.tcss"
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.APP)]
 
-    def __init__(self, session: Session, theme: str = _DEFAULT_THEME, keymap: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        theme: str = _DEFAULT_THEME,
+        keymap: Mapping[str, str] | None = None,
+        store: Store | None = None,
+        resume: Conversation | None = None,
+    ) -> None:
         super().__init__()
         self._session = session
+        self._store = store or Store(None)
+        self._resume = resume
+        self._chat: ChatScreen | None = None
         self._keys = dict(keymap or {})
         self.set_keymap(self._keys)
         if theme in self.available_themes:
@@ -48,15 +63,23 @@ class SpecchatApp(App[None]):
                 loop.add_signal_handler(number, self._end_by_signal, number)
 
     def get_default_screen(self) -> ChatScreen:
-        return ChatScreen(self._session, self._keys)
+        self._chat = ChatScreen(self._session, self._store, self._keys, self._resume)
+        return self._chat
+
+    def farewell(self) -> str:
+        """What to print once the screen is gone: the conversation's title, and how to come back to it."""
+        conversation = self._chat.journal.conversation if self._chat else None
+        if conversation is None or self._store.file is None:
+            return ""
+        kept = self._store.conversation(conversation.id)
+        return f"{clean(kept.title)}\nspecchat --resume {kept.id}" if kept.messages and not kept.deleted else ""
 
     async def action_quit(self) -> None:
         await self._leave(0)
 
     async def _leave(self, return_code: int) -> None:
-        for screen in self.screen_stack:
-            if isinstance(screen, ChatScreen):
-                await screen.wind_down()
+        if self._chat is not None:
+            await self._chat.wind_down()
         self.exit(return_code=return_code)
 
     def _end_by_signal(self, number: int) -> None:
@@ -78,11 +101,31 @@ def run(
     theme: str = _DEFAULT_THEME,
     keymap: Mapping[str, str] | None = None,
     mouse: bool = True,
+    store: Store | None = None,
+    resume: Conversation | None = None,
 ) -> int:
-    """Chat until the user leaves; answers with the exit status."""
-    app = SpecchatApp(session, theme, keymap)
+    """Chat until the user leaves; answers with the exit status.
+
+    `store` keeps the conversations (None: `open_store`), `resume` is the one to begin with. On leaving, the
+    conversation's title and the command that resumes it are printed.
+    """
+    kept = store or open_store()
+    app = SpecchatApp(session, theme, keymap, kept, resume)
     try:
         app.run(mouse=mouse)
+        farewell = app.farewell()
     finally:
         session.close()
+        kept.close()
+    if farewell:
+        print(farewell)
     return app.return_code or 0
+
+
+def open_store() -> Store:
+    """The user's conversations; in memory, with a word on standard error, where the file cannot be used."""
+    try:
+        return Store(locations.history_file())
+    except SpecchatError as error:
+        print(f"specchat: {error}; this conversation will not be saved", file=sys.stderr)
+        return Store(None)

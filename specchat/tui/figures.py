@@ -17,7 +17,7 @@ from specchat.worker.protocol import Loading
 
 DASH: Final = "–"
 MODE_NAMES: Final = {"draft": "draft", "ngram": "n-gram", "plain": "plain"}
-_MODE_STYLES: Final = {"draft": "$text-success", "ngram": "$text-accent", "plain": "$text-warning"}
+MODE_STYLES: Final = {"draft": "$text-success", "ngram": "$text-accent", "plain": "$text-warning"}
 _ENDS: Final = {
     "cancelled": "stopped",
     "length": "reached the token limit",
@@ -76,7 +76,7 @@ def _mode(speculation: Speculation, figures: Figures, live: bool) -> Segment:
     drafter = figures.drafter if figures.passes else ""
     if speculation.mode is Mode.OFF:
         drafter = "plain"
-    style = _MODE_STYLES.get(drafter, _DIM)
+    style = MODE_STYLES.get(drafter, _DIM)
     name = MODE_NAMES.get(drafter or speculation.mode.value, speculation.mode.value)
     text = Content.assemble(("● " if live else "○ ", style), (name, f"{style} bold"))
     if speculation.mode is Mode.OFF:
@@ -108,6 +108,7 @@ def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -
     if not figures.passes:
         return [mode, used] if n_ctx else [mode]
     now = figures.tokens_per_second_now if live else figures.tokens_per_second
+    faster = figures.speed_up if live else average_speed_up(figures)
     return [
         mode,
         Segment(_figure(speed(now), " tok/s", "$foreground bold"), rank=1),
@@ -116,7 +117,7 @@ def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -
             rank=2,
             short=_figure(percent(figures.acceptance), " acc."),
         ),
-        Segment(_figure(f"{ratio(figures.speed_up)}×", " plain"), rank=3),
+        Segment(_figure(f"{ratio(faster)}×", " plain"), rank=3),
         Segment(
             _figure(ratio(figures.tokens_per_pass), " tokens/pass"),
             rank=5,
@@ -132,23 +133,30 @@ def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -
     ]
 
 
-def summary(figures: Figures, finish: str, drafters: tuple[str, ...]) -> list[Segment]:
+def average_speed_up(figures: Figures) -> float | None:
+    """The whole reply's speed over plain's."""
+    plain, average = figures.plain_tokens_per_second, figures.tokens_per_second
+    return average / plain if plain and average else None
+
+
+def summary(figures: Figures, finish: str, drafters: tuple[str, ...], versions: str = "") -> list[Segment]:
     """The quiet line under a finished reply. `drafters` are those that were used, in order of appearance."""
 
     def quiet(text: str, rank: int) -> Segment:
         return Segment(Content(text), rank)
 
+    parts = [quiet(text, rank) for text, rank in ((_ENDS.get(finish, ""), 0), (versions, 1)) if text]
+    if not figures.passes:
+        return parts
     tokens = "1 token" if figures.tokens == 1 else f"{figures.tokens:,} tokens"
-    parts = [quiet(" + ".join(MODE_NAMES.get(name, name) for name in drafters) or "plain", 2)]
-    if end := _ENDS.get(finish):
-        parts.insert(0, quiet(end, 0))
-    parts += [quiet(tokens, 3), quiet(f"{speed(figures.tokens_per_second)} tok/s", 1)]
-    if figures.speed_up is not None:
-        parts.append(quiet(f"{ratio(figures.speed_up)}× plain", 4))
+    parts.append(quiet(" + ".join(MODE_NAMES.get(name, name) for name in drafters) or "plain", 3))
+    parts += [quiet(tokens, 4), quiet(f"{speed(figures.tokens_per_second)} tok/s", 2)]
+    if (faster := average_speed_up(figures)) is not None:
+        parts.append(quiet(f"{ratio(faster)}× plain", 5))
     if figures.acceptance is not None:
-        parts.append(quiet(f"{percent(figures.acceptance)} accepted", 5))
-        parts.append(quiet(f"{ratio(figures.tokens_per_pass)} tokens/pass", 6))
-    parts.append(quiet(f"first token {seconds(figures.time_to_first_token)}", 7))
+        parts.append(quiet(f"{percent(figures.acceptance)} accepted", 6))
+        parts.append(quiet(f"{ratio(figures.tokens_per_pass)} tokens/pass", 7))
+    parts.append(quiet(f"first token {seconds(figures.time_to_first_token)}", 8))
     return parts
 
 

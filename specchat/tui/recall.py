@@ -22,6 +22,11 @@ class Recall:
             self._prompts.append(prompt)
         self._at = len(self._prompts)
 
+    def refill(self, prompts: Iterable[str]) -> None:
+        """Walk through other prompts from now on."""
+        self._prompts = list(prompts)
+        self._at = len(self._prompts)
+
     def step(self, by: int, current: str) -> str | None:
         """The prompt `by` steps on (-1 is older), None at either end; `current` is what the box holds."""
         at = self._at + by

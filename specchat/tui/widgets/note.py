@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from textual.content import Content
 from textual.widgets import Static
 
 from specchat.tui.text import clean
@@ -17,6 +18,11 @@ class Note(Static):
         """Show `text` until `hush`; `severity` is "information", "warning" or "error"."""
         self.set_classes(f"-shown -{severity}")
         self.update(clean(text))
+
+    def explain(self, content: Content) -> None:
+        """Show `content`, in its own colours."""
+        self.set_classes("-shown")
+        self.update(content)
 
     def hush(self) -> None:
         """Show nothing."""

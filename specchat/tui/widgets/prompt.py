@@ -90,14 +90,8 @@ class PromptBox(TextArea):
         else:
             await self.app.run_action("quit")
 
-    @dataclass
-    class Paged(Message):
-        """PageUp (-1) or PageDown (1) was pressed."""
+    async def action_page_back(self) -> None:
+        await self.run_action("screen.page(-1)")
 
-        by: int
-
-    def action_scroll_up(self) -> None:
-        self.post_message(self.Paged(-1))
-
-    def action_scroll_down(self) -> None:
-        self.post_message(self.Paged(1))
+    async def action_page_on(self) -> None:
+        await self.run_action("screen.page(1)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Final
 
 from markdown_it import MarkdownIt
@@ -10,10 +11,15 @@ from textual.containers import Vertical
 from textual.content import Content
 from textual.widgets import Markdown, Static
 
+from specchat.tui import origins
 from specchat.tui.figures import progress, summary
 from specchat.tui.reply import Reply
+from specchat.tui.shown import Shown
 from specchat.tui.text import clean
 from specchat.tui.widgets.status import StatusLine
+from specchat.tui.widgets.thoughts import Thoughts
+
+_FOLDED: Final = 14  # lines of a user's turn that are shown until it is opened
 
 
 def _parser() -> MarkdownIt:
@@ -21,48 +27,146 @@ def _parser() -> MarkdownIt:
     return MarkdownIt("gfm-like", {"html": False})
 
 
-class UserTurn(Static):
-    """What the user said, as it was typed."""
+class Turn(Vertical):
+    """What both have in common. `shown` is what the widget can be made from again."""
 
-    def __init__(self, text: str) -> None:
-        super().__init__(clean(text), markup=False, classes="turn")
-        self.text: Final = text
-
-
-class ReplyTurn(Vertical):
-    """What the model says: progress until text comes, the text as Markdown, then a quiet line of figures."""
-
-    def __init__(self) -> None:
+    def __init__(self, shown: Shown) -> None:
         super().__init__(classes="turn")
-        self._body: Final = Markdown(parser_factory=_parser, open_links=False)
+        self.shown = shown
+
+    def _versions(self) -> str:
+        """Which of several versions this is."""
+        return f"version {self.shown.branch} of {self.shown.branches}" if self.shown.branches > 1 else ""
+
+
+class UserTurn(Turn):
+    """What the user said, as it was typed; a long text is folded."""
+
+    def __init__(self, shown: Shown) -> None:
+        super().__init__(shown)
+        self._open = False
+        self._body: Final = Static(markup=False)
+        self._more: Final = Static(markup=False, classes="more")
+
+    def compose(self) -> ComposeResult:
+        yield self._body
+        yield self._more
+
+    def on_mount(self) -> None:
+        self._show()
+
+    def _show(self) -> None:
+        lines = self.shown.text.splitlines()
+        folded = len(lines) > _FOLDED and not self._open
+        self._body.update("\n".join(lines[: _FOLDED - 2]) if folded else self.shown.text)
+        hidden = f"▸ {len(lines) - _FOLDED + 2:,} more lines" if folded else ""
+        self._more.update(" · ".join(filter(None, (hidden, self._versions()))))
+        self._more.display = bool(hidden or self._versions())
+
+    def toggle(self) -> None:
+        """Open or fold."""
+        self._open = not self._open
+        self._show()
+
+    def on_click(self) -> None:
+        self.toggle()
+
+
+class ReplyTurn(Turn):
+    """What the model says: progress until text comes, its thoughts folded, the text as Markdown, a line of figures."""
+
+    def __init__(self, shown: Shown | None = None, *, by_origin: bool = False) -> None:
+        """`shown`: a reply that is there already; None: one that is about to be written."""
+        super().__init__(shown or Shown("assistant", ""))
+        self._finished = shown is not None
+        self._by_origin = by_origin
+        self.reply: Reply | None = None  # known for replies of this run only
+        self._body: Final = Markdown(shown.text if shown else None, parser_factory=_parser, open_links=False)
+        self._thoughts: Final = Thoughts(shown.thoughts if shown else "")
         self._waiting: Final = StatusLine(classes="waiting")
-        self._shown = 0  # characters of the reply that the Markdown has
+        self._origins: Final = Static(classes="origins")
+        self._summary: Final = StatusLine(classes="summary")
+        self._written = 0  # characters of the reply that the Markdown has
 
     def compose(self) -> ComposeResult:
         yield self._waiting
+        yield self._thoughts
         yield self._body
+        yield self._origins
+        yield self._summary
+
+    def on_mount(self) -> None:
+        self._waiting.display = not self._finished
+        self._summary.display = False
+        self._show_body()
+        if self._finished:
+            self._show_summary()
+
+    def reopen(self) -> None:
+        """More is about to be written to it."""
+        self._finished = False
+        self._written = 0
+        self._summary.display = False
 
     async def update_from(self, reply: Reply) -> None:
         """Show what `reply` has come to; awaits the Markdown so that updates cannot pile up."""
-        self._waiting.display = not reply.text
+        self.reply = reply
+        begun = bool(reply.text or self.shown.text)
+        self._waiting.display = not begun
         if reply.progress is not None:
             self._waiting.show(progress(reply.progress))
-        fresh = reply.text[self._shown :]
+        elif not begun:
+            self._waiting.show(())
+        if reply.thoughts:
+            self._thoughts.show(self.shown.thoughts + reply.thoughts, over=begun)
+        fresh = reply.text[self._written :]
         if fresh:
-            self._shown = len(reply.text)
+            self._written = len(reply.text)
             await self._body.append(fresh)
+        if self._by_origin:
+            self._origins.update(origins.coloured(reply.pieces))
 
     async def finish(self, reply: Reply) -> None:
         """Show the reply's final form. Streamed Markdown can differ from the whole parsed at once: parse the whole."""
-        await self._waiting.remove()
-        await self._body.update(reply.text)
-        self._body.display = bool(reply.text)
-        for notice in reply.notices:
-            await self.mount(Static(clean(notice), markup=False, classes="notice"))
-        if reply.figures.passes:
-            line = StatusLine(classes="summary")
-            await self.mount(line)
-            line.show(summary(reply.figures, reply.finish, reply.drafters))
+        self.reply = reply
+        self.shown = self.shown.after(reply)
+        self._finished = True
+        self._waiting.display = False
+        self._thoughts.show(self.shown.thoughts, over=True)
+        await self._body.update(self.shown.text)
+        self._show_body()
+        for notice in self.shown.notices:
+            await self.mount(Static(clean(notice), markup=False, classes="notice"), before=self._summary)
+        self._show_summary()
+
+    def number(self, id: int | None, branch: int, branches: int) -> None:
+        """Say where in the history it is."""
+        self.shown = replace(self.shown, id=id, branch=branch, branches=branches)
+        if self._finished:
+            self._show_summary()
+
+    def _show_summary(self) -> None:
+        shown = self.shown
+        if shown.figures.passes or shown.finish or shown.branches > 1:
+            self._summary.show(summary(shown.figures, shown.finish, shown.drafters, self._versions()))
+            self._summary.display = True
+
+    def color_by_origin(self, on: bool) -> None:
+        """Show the text by origin, where it is known; else as Markdown."""
+        self._by_origin = on
+        self._show_body()
+
+    def _show_body(self) -> None:
+        known = self.reply.pieces if self.reply is not None else []
+        by_origin = self._by_origin and (bool(known) or not self._finished)
+        self._origins.display = by_origin
+        self._body.display = not by_origin and bool(self.shown.text or not self._finished)
+        if by_origin:
+            self._origins.update(origins.coloured(known))
+
+    def toggle(self) -> None:
+        """Open or close the thoughts."""
+        self._thoughts.toggle()
 
     async def fail(self, sentence: str) -> None:
         """Add what went wrong."""

@@ -96,9 +96,9 @@ class Welcome(Vertical):
         return Content.assemble(name, writes + proposes)
 
     def _example(self, number: int, example: Example) -> Content:
-        click = Style.from_meta({"@click": f"screen.example_{number}"})
+        click = Style.from_meta({"@click": f"screen.example({number})"})
         return Content.assemble(
-            Content.styled(f" {self._keys[f'example_{number}']} ", Style.parse("$text-accent on $surface") + click),
+            Content.styled(f" {self._keys[f'example({number})']} ", Style.parse("$text-accent on $surface") + click),
             Content.styled(f"  {example.title}", Style.parse("bold") + click),
             (f"  {example.why}", "$foreground 60%"),
         )

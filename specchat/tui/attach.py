@@ -1,0 +1,69 @@
+"""Files named in a message with `@path`.
+
+Contract: `find` reads the files it names and nothing else; a file that is no text is refused with a sentence.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final
+
+from specchat import locations
+from specchat.errors import SpecchatError
+from specchat.session import Attachment
+from specchat.tui.text import one_line
+
+_MENTION: Final = re.compile(r'(?:(?<=\s)|^)@(?:"([^"\n]+)"|(\S+))')
+_MOST_BYTES: Final = 4 << 20  # a million tokens: no context holds more
+
+
+class AttachError(SpecchatError):
+    """The file cannot be attached; nothing was sent."""
+
+
+def find(text: str) -> tuple[Attachment, ...]:
+    """The files that `text` mentions and that exist, read. An address such as @someone is left alone."""
+    found = []
+    for match in _MENTION.finditer(text):
+        named = match[1] or match[2].rstrip(".,;:!?)")
+        path = Path(named).expanduser()
+        if path.is_file():
+            found.append(read(path))
+        elif match[1] or "/" in named:
+            raise AttachError(f"There is no file {one_line(named, 80)}.")
+    return tuple(found)
+
+
+def read(path: Path) -> Attachment:
+    """One text file. Raises AttachError."""
+    name = locations.tilde(path)
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise AttachError(f"{name} is too large to attach ({path.stat().st_size:,} bytes).")
+        data = path.read_bytes()
+    except OSError as error:
+        raise AttachError(f"{name} cannot be read: {error.strerror}.") from error
+    if b"\0" in data:
+        raise AttachError(f"{name} is not a text file.")
+    try:
+        return Attachment(name, data.decode("utf-8-sig"))
+    except UnicodeDecodeError:
+        raise AttachError(f"{name} is not text in UTF-8.") from None
+
+
+def paths(prefix: str, limit: int = 8) -> tuple[str, ...]:
+    """Files and folders that `prefix` could become, folders with a slash, hidden ones only if asked for."""
+    path = Path(prefix or ".").expanduser()
+    folder, start = (path, "") if prefix.endswith("/") or not prefix else (path.parent, path.name)
+    head = prefix[: len(prefix) - len(start)] if start else prefix
+    try:
+        entries = sorted(folder.iterdir(), key=lambda entry: entry.name.lower())
+    except OSError:
+        return ()
+    names = [
+        head + entry.name + ("/" if entry.is_dir() else "")
+        for entry in entries
+        if entry.name.lower().startswith(start.lower()) and (start.startswith(".") or not entry.name.startswith("."))
+    ]
+    return tuple(names[:limit])

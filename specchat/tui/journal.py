@@ -1,0 +1,217 @@
+"""The conversation on the screen, kept on disk while it is spoken.
+
+Contract: the user's turn is on disk before decoding starts, the reply grows there about twice a second, and so does
+what is in the box. `shown` is the branch on the screen, and the session's `messages` always say the same. A history
+that cannot be written never keeps anyone from chatting: the first failure is handed to `on_trouble` as a sentence, the
+rest of the conversation is kept in memory only.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Final, TypeVar
+
+from specchat.engine.chat import Message as Said
+from specchat.engine.stats import Figures
+from specchat.history import Conversation, End, HistoryError, Message, Store
+from specchat.session import Session
+from specchat.tui.reply import Reply
+
+T = TypeVar("T")
+
+_INTERVAL: Final = 0.5  # seconds between two writes of a growing reply, or of the box
+_ENDS: Final[Mapping[str, End]] = {"cancelled": "stopped", "error": "failed", "": "stopped"}
+
+
+@dataclass(slots=True)
+class _Growing:
+    """The reply being written: how much of it is on disk."""
+
+    id: int
+    answer: int = 0
+    reasoning: int = 0
+    written: float = 0.0
+
+
+class Journal:
+    """One window's conversation in the store."""
+
+    def __init__(self, store: Store, session: Session, on_trouble: Callable[[str], None]) -> None:
+        self.store: Final = store
+        self._session = session
+        self._on_trouble = on_trouble
+        self._troubled = False
+        self.conversation: Conversation | None = None
+        self.leaf: int | None = None  # the last message on the screen
+        self._growing: _Growing | None = None  # maybe of a conversation that was left meanwhile
+        self._retry: int | None = None  # the question that got no answer
+        self._unsent = ""
+        self._unsent_written = 0.0
+
+    # ---- which conversation
+
+    @property
+    def shown_id(self) -> str:
+        """The conversation on the screen; "" while it is not in the store."""
+        return self.conversation.id if self.conversation is not None else ""
+
+    def is_deleted(self) -> bool:
+        """Whether the conversation on the screen has been deleted."""
+        return self._carefully(lambda: self.store.conversation(self.shown_id).deleted is not None, False)
+
+    def open(self, conversation: Conversation) -> tuple[Message, ...]:
+        """Make `conversation` the one on the screen; answers with its shown branch."""
+        self.conversation, self.leaf, self._retry = conversation, conversation.leaf, None
+        self._unsent = conversation.unsent
+        self._session.system_prompt = conversation.system_prompt
+        return self.show(conversation.leaf)
+
+    def show(self, leaf: int | None) -> tuple[Message, ...]:
+        """Make the branch that ends with `leaf` the one on the screen; the session goes on from there."""
+        path = self.store.path(leaf) if leaf is not None else ()
+        self.leaf = leaf
+        self._session.messages = spoken(path)
+        return path
+
+    def close_conversation(self) -> None:
+        """Leave the conversation; the next turn begins a new one."""
+        self.conversation, self.leaf, self._retry, self._unsent = None, None, None, ""
+
+    def _ensure(self) -> Conversation:
+        if self.conversation is None:
+            self.conversation = self.store.create(
+                pair=self._session.launch.name, system_prompt=self._session.system_prompt
+            )
+        return self.conversation
+
+    # ---- turns
+
+    def ask(self, text: str) -> tuple[Message | None, bool]:
+        """Put the user's turn on disk, and an empty reply after it. Also whether another window had gone on here."""
+
+        def write() -> tuple[Message | None, bool]:
+            if self._retry is not None:
+                return self._write_anew(self._retry, text), False
+            turn = self.store.send(self._ensure().id, text, after=self.leaf)
+            self._begin(turn.message.id)
+            return turn.message, turn.forked
+
+        self._unsent = ""
+        nothing: tuple[Message | None, bool] = (None, False)
+        return self._carefully(write, nothing)
+
+    def abandon(self, question: int | None) -> None:
+        """The question got no answer at all: what is sent next takes its place, as another version of it."""
+        self._retry = question
+
+    def _write_anew(self, question: int, text: str) -> Message:
+        message = self.store.edit(question, text)
+        self._begin(message.id)
+        return message
+
+    def ask_anew(self, question: int, text: str) -> Message | None:
+        """Put an edited turn on disk beside the old one, and an empty reply after it."""
+        self._unsent = ""
+        return self._carefully(lambda: self._write_anew(question, text), None)
+
+    def answer_anew(self, question: int) -> None:
+        """Begin another reply to a question."""
+        self._carefully(lambda: self._begin(question), None)
+
+    def go_on(self, reply: int) -> None:
+        """Write on a reply that was stopped."""
+
+        def write() -> None:
+            message = self.store.continue_reply(reply).message
+            self._growing = _Growing(message.id)
+            self.leaf = message.id
+
+        self._carefully(write, None)
+
+    def _begin(self, question: int) -> None:
+        options = self._session.options
+        speculation = self._session.speculation
+        settings = {
+            **asdict(options.sampling),
+            "speculation": speculation.mode.value,
+            "depth": speculation.depth,
+            "max_tokens": options.max_tokens,
+        }
+        reply = self.store.begin_reply(question, pair=self._session.launch.name, settings=settings)
+        self._growing = _Growing(reply.id)
+        self.leaf, self._retry = reply.id, None
+
+    def grow(self, reply: Reply) -> None:
+        """Write what came since the last call, at most about twice a second."""
+        growing, now = self._growing, time.monotonic()
+        if growing is None or now - growing.written < _INTERVAL:
+            return
+        answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
+        if answer or reasoning:
+            growing.written = now
+            growing.answer, growing.reasoning = len(reply.answer), len(reply.reasoning)
+            self._carefully(lambda: self.store.append_to(growing.id, answer, reasoning), None)
+
+    def end(self, reply: Reply) -> Message | None:
+        """The reply has ended; answers with it as it is on disk."""
+        growing, self._growing = self._growing, None
+        if growing is None:
+            return None
+        self.grow_to_end(growing, reply)
+        state = _ENDS.get(reply.finish, "complete")
+        figures = {**asdict(reply.figures), "drafters": reply.drafters, "finish": reply.finish}
+        return self._carefully(lambda: self.store.finish(growing.id, state, figures=figures), None)
+
+    def grow_to_end(self, growing: _Growing, reply: Reply) -> None:
+        """Write the rest of a reply."""
+        answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
+        if answer or reasoning:
+            self._carefully(lambda: self.store.append_to(growing.id, answer, reasoning), None)
+
+    # ---- the box
+
+    def keep_unsent(self, text: str, now: bool = False) -> None:
+        """Write what is in the box, at most about twice a second unless `now`."""
+        moment = time.monotonic()
+        if text == self._unsent or (moment - self._unsent_written < _INTERVAL and not now):
+            return
+        self._unsent, self._unsent_written = text, moment
+        self._carefully(lambda: self.store.keep_unsent(self._ensure().id, text), None)
+
+    def _carefully(self, write: Callable[[], T], otherwise: T) -> T:
+        try:
+            return write()
+        except HistoryError as error:
+            if not self._troubled:
+                self._on_trouble(str(error))
+            self._troubled = True
+            return otherwise
+
+
+def spoken(path: Sequence[Message]) -> tuple[Said, ...]:
+    """A branch as the engine is to read it: a question that got no answer is left out with it."""
+    turns: list[Said] = []
+    for message in path:
+        if turns and turns[-1].role == message.role:
+            turns.pop()
+        if message.role == "user" or message.content or message.reasoning:
+            turns.append(Said(message.role, message.content, message.reasoning))
+        elif turns:
+            turns.pop()
+    if turns and turns[-1].role == "user":
+        turns.pop()
+    return tuple(turns)
+
+
+def figures_of(message: Message) -> tuple[Figures, str, tuple[str, ...]]:
+    """A stored reply's figures, how it ended and its drafters; the defaults for what is not there."""
+    stored = dict(message.figures)
+    drafters, finish = stored.pop("drafters", ()), stored.pop("finish", "")
+    known = {name: value for name, value in stored.items() if name in Figures.__dataclass_fields__}
+    return (
+        Figures(**known),  # type: ignore[arg-type]
+        str(finish) if message.state != "failed" else "error",
+        tuple(map(str, drafters)) if isinstance(drafters, list | tuple) else (),
+    )

@@ -1,0 +1,230 @@
+"""What can be done with one turn of the conversation: copy it, edit it, have it written again or written on.
+
+Contract: what must wait for a running reply (it is stopped, and stays on its branch) is kept in `then`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Final
+
+from textual import on
+from textual.screen import Screen
+
+from specchat.engine.stats import Figures
+from specchat.history import HistoryError, Message
+from specchat.session import Attachment, Session, compose
+from specchat.tui.clipboard import copy
+from specchat.tui.journal import Journal, spoken
+from specchat.tui.playback import Playback, Running
+from specchat.tui.shown import Shown
+from specchat.tui.stream import Stream
+from specchat.tui.text import clean
+from specchat.tui.widgets.dock import Dock
+from specchat.tui.widgets.transcript import Transcript, code_blocks
+from specchat.tui.widgets.turns import ReplyTurn, Turn, UserTurn
+
+_UNFINISHED: Final = ("cancelled", "length", "error")
+
+
+class TurnActions(Screen[None]):
+    """The part of the chat screen that works on turns."""
+
+    play: Playback
+
+    def __init__(self, session: Session, journal: Journal) -> None:
+        super().__init__()
+        self.session: Final = session
+        self.journal: Final = journal
+        self.figures = Figures()  # the latest known
+        self.editing: UserTurn | None = None
+        self.then: Callable[[], Awaitable[None]] | None = None  # once the stream has ended
+
+    @property
+    def transcript(self) -> Transcript:
+        """The conversation."""
+        return self.query_one(Transcript)
+
+    @property
+    def dock(self) -> Dock:
+        """The lower edge."""
+        return self.query_one(Dock)
+
+    @property
+    def busy(self) -> bool:
+        """Whether a reply is being written or a model loaded."""
+        return self.play.now is not None
+
+    def note(self, sentence: str, severity: str = "information") -> None:
+        """Say something in place, above the box."""
+        self.dock.note(sentence, severity)
+
+    def show_state(self) -> None:
+        """Bring everything that shows figures up to date."""
+        raise NotImplementedError
+
+    # ---- playing
+
+    async def play_question(
+        self, whole: str, message: Message | None, typed: str, attached: tuple[Attachment, ...] = ()
+    ) -> None:
+        """Show a question and play the reply to it. `whole` is what the model reads, `typed` what to give back."""
+        shown = Shown.of(message) if message is not None else Shown("user", clean(whole))
+        asked, turn = UserTurn(shown), ReplyTurn(by_origin=self.transcript.by_origin)
+        await self.transcript.add(asked, turn)
+        stream = Stream(self.session.send(whole), "reply")
+        self._play(Running(stream, turn, asked, typed, attached))
+
+    def _play(self, running: Running) -> None:
+        self.figures = Figures(context_used=self.figures.context_used, context_size=self.figures.context_size)
+        self.play.start(running)
+        self.show_state()
+
+    def _when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
+        """Do it now, or stop the reply and do it then."""
+        if self.play.now is None:
+            self.call_later(then)
+            return
+        self.then = then
+        if self.play.now.is_reply:
+            self.session.stop()
+
+    async def show_branch(self, leaf: int | None) -> None:
+        """Show the branch that ends with `leaf`, and go on from there."""
+        await self.transcript.show(map(Shown.of, self.journal.show(leaf)))
+
+    # ---- one turn
+
+    @on(Transcript.Asked)
+    async def _asked(self, event: Transcript.Asked) -> None:
+        match event.what:
+            case "copy":
+                self.copy(event.turn)
+            case "copy_code":
+                self.copy_code(event.turn)
+            case "edit":
+                self.edit(event.turn)
+            case "regenerate":
+                self.regenerate(event.turn)
+            case "go_on":
+                self.go_on(event.turn)
+            case "older_version":
+                await self._show_version(event.turn, -1)
+            case "newer_version":
+                await self._show_version(event.turn, 1)
+
+    def copy(self, turn: Turn) -> None:
+        """Its text, without what was only thought."""
+        text = turn.reply.answer if isinstance(turn, ReplyTurn) and turn.reply is not None else turn.shown.text
+        self.note(copy(self.app, text.strip()) if text.strip() else "There is nothing to copy.")
+
+    def copy_code(self, turn: Turn, number: int | None = None) -> None:
+        """One code block of a reply, the last if no number is given."""
+        blocks: Sequence[str] = code_blocks(turn.shown.text)
+        if not blocks:
+            self.note("There is no code block in this reply.", "warning")
+        elif number is not None and not 1 <= number <= len(blocks):
+            self.note(f"This reply has {len(blocks)} code blocks.", "warning")
+        else:
+            self.note(copy(self.app, blocks[(number or len(blocks)) - 1].rstrip("\n")))
+
+    def _question_of(self, turn: Turn) -> UserTurn | None:
+        """The question itself, or the one that a reply answers."""
+        turns = self.transcript.turns
+        before = reversed(turns[: turns.index(turn) + 1]) if turn in turns else iter(())
+        return next((other for other in before if isinstance(other, UserTurn)), None)
+
+    def edit(self, turn: Turn) -> None:
+        """Open a question in the box; a running reply goes on until the new version is sent."""
+        question = self._question_of(turn)
+        if question is None or question.shown.id is None:
+            self.note("This message cannot be edited: it is not saved.", "warning")
+            return
+        self.editing = question
+        self.dock.entitle("Editing an earlier message: Enter sends a new version, Esc leaves it")
+        self.dock.box.replace_all(question.shown.text)
+        self.dock.box.focus()
+        self.show_state()
+
+    def leave_editing(self) -> None:
+        """The box is for new messages again."""
+        self.editing = None
+        self.dock.entitle("")
+        self.show_state()
+
+    def resend(self, question: UserTurn, text: str, attached: tuple[Attachment, ...]) -> None:
+        """Send a new version of a question; the old one and what followed stay on their branch."""
+        self.leave_editing()
+        self._when_idle(partial(self._resend, question, compose(attached, text), text))
+
+    async def _resend(self, question: UserTurn, whole: str, typed: str) -> None:
+        await self.transcript.begin()
+        message = self.journal.ask_anew(question.shown.id, whole) if question.shown.id is not None else None
+        if message is None or not question.is_attached:
+            self.dock.give_back(typed)
+            return
+        self.session.messages = spoken(self.journal.store.path(message.parent))
+        await self.transcript.truncate(question)
+        await self.play_question(whole, message, typed)
+
+    def regenerate(self, turn: Turn) -> None:
+        """Have a question answered once more; the old answer stays on its branch."""
+        question = self._question_of(turn)
+        if question is None or question.shown.id is None:
+            self.note("There is no saved message to answer again.", "warning")
+            return
+        self._when_idle(partial(self._regenerate, question, question.shown.id))
+
+    async def _regenerate(self, question: UserTurn, id: int) -> None:
+        await self.transcript.begin()
+        if not question.is_attached:
+            return
+        try:
+            parent = self.journal.store.message(id).parent
+            self.session.messages = spoken(self.journal.store.path(parent))
+        except HistoryError as error:
+            self.note(str(error), "error")
+            return
+        self.journal.answer_anew(id)
+        following = self.transcript.turns[self.transcript.turns.index(question) + 1 :]
+        if following:
+            await self.transcript.truncate(following[0])
+        turn = ReplyTurn(by_origin=self.transcript.by_origin)
+        await self.transcript.add(turn)
+        self._play(Running(Stream(self.session.send(question.shown.text), "reply"), turn))
+
+    def go_on(self, turn: Turn) -> None:
+        """Have the last reply written on, if it was cut short."""
+        last = self.transcript.turns[-1] if self.transcript.turns else None
+        if self.busy:
+            self.note("The reply is still being written.", "warning")
+        elif turn is not last or not isinstance(turn, ReplyTurn) or turn.shown.finish not in _UNFINISHED:
+            self.note("Only a last reply that was stopped can be written on.", "warning")
+        elif not self.session.messages or self.session.messages[-1].role != "assistant":
+            self.note("There is no text to go on from: r has it written again.", "warning")
+        else:
+            if turn.shown.id is not None:
+                self.journal.go_on(turn.shown.id)
+            turn.reopen()
+            self.transcript.follow()
+            self._play(Running(Stream(self.session.go_on(), "reply"), turn))
+
+    async def _show_version(self, turn: Turn, by: int) -> None:
+        if turn.shown.id is None or turn.shown.branches < 2:
+            self.note("There is one version of this only: e edits a message, r has a reply written again.")
+            return
+        if self.busy:
+            self.note("Stop the reply first.", "warning")
+            return
+        try:
+            versions = self.journal.store.branches(turn.shown.id)
+            at = turn.shown.branch - 1 + by
+            if not 0 <= at < len(versions):
+                return
+            chosen = versions[at].id
+            await self.show_branch(self.journal.store.switch(chosen).leaf)
+        except HistoryError as error:
+            self.note(str(error), "error")
+            return
+        self.transcript.select(next((t for t in self.transcript.turns if t.shown.id == chosen), None))

@@ -1,0 +1,172 @@
+"""The lower edge: what is said about the box, completions, the box itself, the status line, the hints."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from textual import on
+from textual.app import ComposeResult
+from textual.containers import Vertical
+from textual.content import Content
+from textual.message import Message
+from textual.widgets import OptionList, TextArea
+
+from specchat.tui import origins
+from specchat.tui.completion import candidates
+from specchat.tui.recall import Recall
+from specchat.tui.text import one_line
+from specchat.tui.widgets.completions import Completions
+from specchat.tui.widgets.hints import Hints
+from specchat.tui.widgets.note import Note
+from specchat.tui.widgets.prompt import PromptBox
+from specchat.tui.widgets.status import StatusLine
+
+
+class Dock(Vertical):
+    """Everything about writing a message; what becomes of it is the screen's business."""
+
+    @dataclass
+    class Said(Message):
+        """Enter was pressed on a text that is not empty; the box still holds it."""
+
+        text: str
+
+    @dataclass
+    class Changed(Message):
+        """The box holds another text."""
+
+        text: str
+
+    class Left(Message):
+        """Tab was pressed and there was nothing to complete."""
+
+    def __init__(self) -> None:
+        super().__init__(id="dock")
+        self._queued: Final = Note("queued")
+        self._note: Final = Note("note")
+        self._completions: Final = Completions()
+        self.box: Final = PromptBox()
+        self.status: Final = StatusLine(id="status")
+        self.hints: Final = Hints(id="hints")
+        self.recall = Recall()
+        self.queued = ""
+        self.about = ""  # what the box is for, if not for a new message
+
+    def compose(self) -> ComposeResult:
+        yield self._queued
+        yield self._note
+        yield self._completions
+        yield self.box
+        yield self.status
+        yield self.hints
+
+    # ---- what is said
+
+    def note(self, sentence: str, severity: str = "information") -> None:
+        """Say something in place, above the box."""
+        self._note.say(sentence, severity)
+
+    def legend(self) -> None:
+        """Say what the colours of origins mean."""
+        self._note.explain(origins.legend())
+
+    def hush(self) -> None:
+        """Say nothing more."""
+        self._note.hush()
+
+    def explain(self, reason: str) -> None:
+        """Say on the box's lower edge why the mode is what it is; "" for nothing."""
+        self.box.border_subtitle = Content.styled(one_line(reason), "$foreground 60%") if reason else None
+
+    def entitle(self, about: str) -> None:
+        """Say on the box's upper edge what it is for; "" for a new message."""
+        self.about = about
+        self.box.border_title = Content.styled(about, "$text-warning") if about else None
+
+    # ---- the message
+
+    @property
+    def text(self) -> str:
+        """What the box holds."""
+        return self.box.text
+
+    def empty(self) -> None:
+        """Nothing in the box (which can be undone)."""
+        self.box.replace_all("")
+
+    def give_back(self, text: str) -> None:
+        """Put a message that was not sent in front of what the box holds."""
+        if text.strip() != self.text.strip():
+            self.box.replace_all("\n\n".join(filter(None, (text, self.text))))
+
+    def queue(self, text: str) -> None:
+        """Keep `text` to be sent next, and show it."""
+        self.queued = text
+        if text:
+            self._queued.say(f"Next: {one_line(text)}")
+        else:
+            self._queued.hush()
+
+    def take_queued(self) -> str:
+        """The message that was waiting, which then no longer is."""
+        text = self.queued
+        self.queue("")
+        return text
+
+    # ---- the box's messages
+
+    @on(PromptBox.Submitted)
+    def _submitted(self, event: PromptBox.Submitted) -> None:
+        event.stop()
+        text = event.text.strip()
+        if text and not self._take_completion(text):
+            self.post_message(self.Said(text))
+
+    @on(TextArea.Changed, "#prompt")
+    def _changed(self, event: TextArea.Changed) -> None:
+        event.stop()
+        text = event.text_area.text
+        if text:  # emptied by sending: what was said about that stays
+            self.hush()
+        offers = candidates(text)
+        self._completions.offer(offers)
+        self.box.completing = bool(offers)
+        self.post_message(self.Changed(text))
+
+    def close_completions(self) -> bool:
+        """Close the list of completions; False if it was not open."""
+        if not self.box.completing:
+            return False
+        self._completions.offer(())
+        self.box.completing = False
+        return True
+
+    def _take_completion(self, text: str = "") -> bool:
+        """Put the highlighted completion in the box; False if there is none or `text` is it already."""
+        chosen = self._completions.chosen
+        if chosen is None or chosen.text.strip() == text:
+            return False
+        self.box.replace_all(chosen.text)
+        return True
+
+    @on(PromptBox.CompletionAsked)
+    def _complete(self, event: PromptBox.CompletionAsked) -> None:
+        event.stop()
+        if not self._take_completion():
+            self.post_message(self.Left())
+
+    @on(OptionList.OptionSelected, "#completions")
+    def _completion_clicked(self, event: OptionList.OptionSelected) -> None:
+        event.stop()
+        self._take_completion()
+
+    @on(PromptBox.Stepped)
+    def _step(self, event: PromptBox.Stepped) -> None:
+        event.stop()
+        if self.box.completing:
+            self._completions.move(event.by)
+        elif self.queued and event.by < 0 and not self.text:
+            self.box.replace_all(self.take_queued())
+        elif (earlier := self.recall.step(event.by, self.text)) is not None:
+            self.box.replace_all(earlier)
