@@ -27,7 +27,7 @@ NEEDS = {
     "compiler": "a C++ compiler",
     "venv": "Python's venv module",
     "cuda": "the CUDA toolkit",
-    "vulkan": "glslc with Vulkan's and SPIR-V's headers",
+    "vulkan": "glslc, SPIR-V's headers, and Vulkan's of 1.3.272 or newer",
     "rocm": "ROCm 6.1 or newer",
     "tmux": "tmux",
 }
@@ -126,10 +126,18 @@ def find_tools(system: str) -> dict[str, str]:
         # /usr/bin/c++ is always there on a Mac and may only offer to install the real one.
         found["compiler"] = found["compiler"] if output("xcode-select", "-p") else ""
         found["metal"] = "Metal"
-    prefixes = [Path(p) for p in (os.environ.get("VULKAN_SDK", ""), "/usr", "/usr/local") if p]
-    if not any((p / "include/vulkan/vulkan.h").exists() and (p / "include/spirv").exists() for p in prefixes):
+    if not any(holds_vulkan(Path(p)) for p in (os.environ.get("VULKAN_SDK", ""), "/usr", "/usr/local") if p):
         found["vulkan"] = ""
     return {what: program for what, program in found.items() if program}
+
+
+def holds_vulkan(prefix: Path) -> bool:
+    """Whether headers are there that llama.cpp compiles with: it uses VK_EXT_layer_settings, new in 1.3.272."""
+    header = prefix / "include" / "vulkan" / "vulkan_core.h"
+    if not header.exists() or not (prefix / "include" / "spirv").exists():
+        return False
+    version = re.search(r"^#define VK_HEADER_VERSION (\d+)", header.read_text(), re.MULTILINE)
+    return version is not None and int(version[1]) >= 272
 
 
 def find_program(names: Iterable[str], path: str) -> str:

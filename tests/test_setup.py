@@ -96,6 +96,18 @@ def test_a_backend_that_cannot_be_built_is_refused(found: Machine, wanted: str, 
         machine.choose_backend(found, wanted)
 
 
+def test_headers_of_vulkan_count_if_llama_cpp_compiles_with_them(tmp_path: Path) -> None:
+    header = tmp_path / "include" / "vulkan" / "vulkan_core.h"
+    header.parent.mkdir(parents=True)
+    assert not machine.holds_vulkan(tmp_path)
+    header.write_text("// Version of this file\n#define VK_HEADER_VERSION 275\n")
+    assert not machine.holds_vulkan(tmp_path)  # SPIR-V's are missing
+    (tmp_path / "include" / "spirv").mkdir()
+    assert machine.holds_vulkan(tmp_path)
+    header.write_text("// Version of this file\n#define VK_HEADER_VERSION 239\n")
+    assert not machine.holds_vulkan(tmp_path)
+
+
 # --- how many compilers at once ------------------------------------------------------------------------------
 
 
