@@ -1,0 +1,97 @@
+"""The figures are what anyone would compute from the rounds."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from specchat.engine.rounds import Origin, Round
+from specchat.engine.stats import RECENT_SECONDS, Figures, Prompt, Stats, expected_tokens_per_pass
+
+PROMPT = Prompt(tokens=100, reused=40, seconds=0.5, context_size=4096)
+
+
+def a_round(proposed: int, accepted: int, seconds: float, used: int = 0) -> Round:
+    return Round(
+        tokens=(7,) * (accepted + 1),
+        origins=(Origin.ACCEPTED,) * accepted + (Origin.BONUS,),
+        drafter="draft" if proposed else "plain",
+        proposed=proposed,
+        tested=min(accepted + 1, proposed),
+        accepted=accepted,
+        draft_seconds=seconds / 3,
+        target_seconds=seconds / 3,
+        total_seconds=seconds,
+        context_used=used,
+    )
+
+
+rounds = st.lists(
+    st.integers(0, 6).flatmap(
+        lambda proposed: st.builds(
+            a_round, st.just(proposed), st.integers(0, proposed), st.floats(0.01, 0.9), st.integers(1, 4000)
+        )
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+def figures_of(events: list[Round], plain_seconds: float | None = None) -> Figures:
+    stats = Stats(PROMPT)
+    return [stats.add(event, plain_seconds) for event in events][-1]
+
+
+@given(rounds)
+@settings(deadline=None)
+def test_the_figures_equal_those_recomputed_from_the_rounds(events: list[Round]) -> None:
+    figures = figures_of(events, plain_seconds=0.125)
+    tokens, seconds = sum(len(e.tokens) for e in events), sum(e.total_seconds for e in events)
+    tested, accepted = sum(e.tested for e in events), sum(e.accepted for e in events)
+    assert figures.tokens == tokens
+    assert figures.passes == len(events)
+    assert (figures.tested, figures.accepted) == (tested, accepted)
+    assert figures.acceptance == (pytest.approx(accepted / tested) if tested else None)
+    assert figures.tokens_per_second == pytest.approx(tokens / seconds)
+    assert figures.tokens_per_pass == pytest.approx(tokens / len(events))
+    assert figures.depth == events[-1].proposed
+    assert figures.context_used == events[-1].context_used
+    assert figures.time_to_first_token == pytest.approx(PROMPT.seconds + events[0].total_seconds)
+    assert figures.prompt_tokens_per_second == pytest.approx(60 / 0.5)
+    now = figures.tokens_per_second_now
+    assert now is not None
+    assert figures.speed_up == pytest.approx(now * 0.125)
+    if tested and accepted < tested:
+        a = accepted / tested
+        assert figures.ceiling == pytest.approx(1 / (1 - a))
+        theory = sum(expected_tokens_per_pass(a, e.proposed) for e in events) / len(events)
+        assert figures.expected_per_pass == pytest.approx(theory)
+
+
+def test_proposals_after_a_rejection_do_not_count_against_the_draft() -> None:
+    assert figures_of([a_round(proposed=4, accepted=0, seconds=0.1)]).tested == 1
+    assert figures_of([a_round(proposed=4, accepted=2, seconds=0.1)]).acceptance == pytest.approx(2 / 3)
+
+
+def test_now_means_the_last_two_seconds() -> None:
+    slow, fast = a_round(0, 0, seconds=0.5), a_round(3, 3, seconds=0.1)
+    figures = figures_of([slow] * 20 + [fast] * 25)
+    assert figures.tokens_per_second_now == pytest.approx(40.0, rel=0.01)
+    assert figures.tokens_per_second is not None
+    assert figures.tokens_per_second < 20
+    assert RECENT_SECONDS == 2.0
+
+
+def test_without_a_plain_figure_there_is_no_speed_up() -> None:
+    assert figures_of([a_round(2, 1, 0.1)]).speed_up is None
+
+
+def test_without_proposals_there_is_no_acceptance() -> None:
+    figures = figures_of([a_round(0, 0, 0.1)])
+    assert (figures.acceptance, figures.expected_per_pass, figures.ceiling) == (None, None, None)
+
+
+def test_a_prompt_that_was_in_the_cache_has_no_reading_speed() -> None:
+    stats = Stats(Prompt(tokens=40, reused=40, seconds=0.01, context_size=4096))
+    assert stats.add(a_round(0, 0, 0.1)).prompt_tokens_per_second is None
