@@ -88,6 +88,7 @@ class Chat:
 
     async def type(self, text: str) -> None:
         """Put `text` in the box at the cursor, as a paste."""
+        self.box.focus()
         self.box.post_message(events.Paste(text))
         await self.pilot.pause()
 

@@ -63,7 +63,8 @@ class Journal:
 
     def open(self, conversation: Conversation) -> tuple[Message, ...]:
         """Make `conversation` the one on the screen; answers with its shown branch."""
-        self.conversation, self.leaf, self._retry = conversation, conversation.leaf, None
+        conversation = self.store.conversation(conversation.id)  # it may have grown since it was listed
+        self.conversation, self._retry = conversation, None
         self._unsent = conversation.unsent
         self._session.system_prompt = conversation.system_prompt
         return self.show(conversation.leaf)

@@ -203,9 +203,10 @@ class ChatScreen(TurnActions):
         self.leave_editing()
         self.journal.keep_unsent(self.dock.text, now=True)
         path = self.journal.open(conversation)
+        assert self.journal.conversation is not None
         await self.transcript.show(map(Shown.of, path))
         self.figures = next((Shown.of(m).figures for m in reversed(path) if m.role == "assistant"), self.figures)
-        self.dock.box.replace_all(conversation.unsent)
+        self.dock.box.replace_all(self.journal.conversation.unsent)
         self.dock.recall.refill(m.content for m in path if m.role == "user")
         if not path:
             await self._welcome()
