@@ -74,7 +74,7 @@ class Model:
         `progress` is told a fraction between 0 and 1 and may return False to stop, which raises Cancelled; what it
         raises itself is passed on. Raises ModelError.
         """
-        _check_file(path)
+        check_file(path)
         chosen = _choose_devices(devices)
         parameters = api.llama_model_default_params()
         parameters.vocab_only = vocab_only
@@ -90,7 +90,7 @@ class Model:
                 api.llama_model_free(handle)
             raise report.raised
         if not handle:
-            raise ModelError(_load_failure(path, log.errors))
+            raise ModelError(load_failure(path, log.errors))
         model = cls(path, handle, vocab_only=vocab_only, gpu_layers=parameters.n_gpu_layers)
         if obstacle := model._chat_obstacle():
             model.close()
@@ -241,7 +241,7 @@ class _Progress:
         return self.raised is None
 
 
-def _check_file(path: Path) -> None:
+def check_file(path: Path) -> None:
     """Whatever can be said without native code, which may end the process over a strange file."""
     try:
         with path.open("rb") as file:
@@ -258,7 +258,8 @@ def _check_file(path: Path) -> None:
         raise ModelError(f"{path} is not a GGUF file")
 
 
-def _load_failure(path: Path, errors: str) -> str:
+def load_failure(path: Path, errors: str) -> str:
+    """A sentence for a file that llama.cpp refused, from its error messages."""
     if "unknown model architecture" in errors:
         architecture = errors.split("unknown model architecture: ", 1)[1].split("\n", 1)[0].strip("'")
         return f"{path.name} is a model of the architecture {architecture}, which this llama.cpp does not know"

@@ -1,7 +1,7 @@
 """llama.cpp's library itself: opened once, its log kept off the terminal, its devices.
 
-Contract: importing this module loads the native library, so only engine/model.py and context.py do. What llama.cpp
-logs goes nowhere until `log_to` names a file; its latest errors are kept for the sentences of `ModelError`.
+Contract: importing this module loads the native library, so only engine/model.py, context.py and header.py do. What
+llama.cpp logs goes nowhere until `log_to` names a file; its latest errors are kept for the sentences of `ModelError`.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import Any, Final, TextIO
 
 import llama_cpp.llama_cpp as api
 
-__all__ = ["Device", "api", "describe", "device_handles", "devices", "log"]
+__all__ = ["Device", "api", "describe", "device_handles", "devices", "ggml", "log"]
 
 _DEBUG, _ERROR, _CONTINUED = 1, 4, 5  # ggml.h: enum ggml_log_level
 # ggml-backend.h: enum ggml_backend_dev_type
@@ -78,7 +78,7 @@ class Device:
     total: int
 
 
-def _ggml(name: str, result: Any, *arguments: Any) -> Any:
+def ggml(name: str, result: Any, *arguments: Any) -> Any:
     """A function of ggml, found through libllama.
 
     llama_cpp's own handle to libggml is another copy of the library with another registry; symbols looked up through
@@ -91,18 +91,18 @@ def _ggml(name: str, result: Any, *arguments: Any) -> Any:
 
 def device_handles() -> list[int]:
     """ggml's handles of all devices, as `llama_model_params.devices` wants them."""
-    count = _ggml("ggml_backend_dev_count", ctypes.c_size_t)
-    get = _ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
+    count = ggml("ggml_backend_dev_count", ctypes.c_size_t)
+    get = ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     return [get(i) for i in range(count())]
 
 
 def describe(handle: int) -> Device:
     """What is behind a handle."""
-    name = _ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
-    description = _ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
-    kind = _ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
+    name = ggml("ggml_backend_dev_name", ctypes.c_char_p, ctypes.c_void_p)
+    description = ggml("ggml_backend_dev_description", ctypes.c_char_p, ctypes.c_void_p)
+    kind = ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
     size = ctypes.POINTER(ctypes.c_size_t)
-    memory = _ggml("ggml_backend_dev_memory", None, ctypes.c_void_p, size, size)
+    memory = ggml("ggml_backend_dev_memory", None, ctypes.c_void_p, size, size)
     free, total = ctypes.c_size_t(), ctypes.c_size_t()
     memory(handle, ctypes.byref(free), ctypes.byref(total))
     return Device(
