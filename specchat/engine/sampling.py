@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,23 +153,44 @@ def _candidates(logits: Logits, settings: SamplingSettings) -> NDArray[np.int64]
 
     With top-k and top-p off, only those that min-p will keep: sorting a whole vocabulary costs milliseconds.
     """
-    k = settings.top_k if 0 < settings.top_k < logits.size else logits.size
-    top = float(logits.max())
-    if not math.isfinite(top):
-        raise SpecchatError(
-            "The model's output is not a number: its file is damaged, or this backend computes it wrongly."
-        )
-    if k == logits.size:
-        low = top + math.log(settings.min_p) if settings.top_p >= 1.0 and settings.min_p > 0.0 else -math.inf
-        ids = np.flatnonzero(logits >= low - 1e-3)
+    k = settings.top_k if settings.top_k > 0 else logits.size
+    if k < logits.size // _GROUP:
+        ids = _some_with_top_k(logits, k)
+    elif k >= logits.size and settings.top_p >= 1.0 and settings.min_p > 0.0:
+        ids = np.flatnonzero(logits >= _checked(logits.max()) + math.log(settings.min_p) - 1e-3)
     else:
-        # np.argpartition over 152k entries takes 1.1 ms; a few comparisons against a falling threshold, 0.07 ms.
-        # Beyond 1e6 only masked tokens (-inf) are left.
-        delta = 8.0
-        while (ids := np.flatnonzero(logits >= top - delta)).size < k and delta < 1e6:
-            delta *= 4.0
+        _checked(logits.max())
+        ids = np.arange(logits.size)
     order = np.argsort(-logits[ids], kind="stable")
     return ids[order[:k]]
+
+
+_GROUP: Final = 64
+
+
+def _some_with_top_k(logits: Logits, k: int) -> NDArray[np.int64]:
+    """The ids of the k largest logits, and hardly any more, in ascending order.
+
+    The k-th largest of the maxima of many groups is reached by at least k logits; only groups that reach it are looked
+    into. np.argpartition over a vocabulary of 152k takes 1.1 ms, this 0.05 ms, whatever the logits look like.
+    """
+    groups = logits.size // _GROUP
+    body = groups * _GROUP
+    maxima = logits[:body].reshape(_GROUP, groups).max(axis=0)
+    _checked(maxima.max())
+    low = np.partition(maxima, groups - k)[groups - k]
+    inside = np.arange(_GROUP)[:, np.newaxis] * groups + np.flatnonzero(maxima >= low)
+    ids = np.concatenate((inside.ravel(), np.arange(body, logits.size)))
+    return np.sort(ids[logits[ids] >= low])
+
+
+def _checked(top: np.float32) -> float:
+    """The largest logit, which is NaN if any logit is."""
+    if not math.isfinite(top):
+        raise SpecchatError(
+            "The model's output is not a number: its file is damaged, or this backend computes it wrong."
+        )
+    return float(top)
 
 
 class Sampler:
