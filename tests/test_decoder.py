@@ -15,6 +15,7 @@ from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, Offer
 from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import Sampler, SamplingSettings
+from specchat.errors import SpecchatError
 from tests.scripted_models import ScriptedCache, VirtualClock, deterministic, from_table, pair_table
 
 N = 8
@@ -93,6 +94,21 @@ def test_an_error_in_the_draft_leaves_both_caches_as_before_it() -> None:
     with pytest.raises(MemoryError):
         next(rounds)
     assert bench.consistent()
+
+
+def test_a_draft_that_fails_costs_the_draft_and_not_the_reply() -> None:
+    bench = Bench(POLICIES["draft"]())
+    rounds = bench.decoder.run(bench.kept, WARM, 40)
+    bench.kept.extend(next(rounds).tokens)
+    bench.draft.interrupt = SpecchatError("no memory for a batch")
+    events = []
+    for event in rounds:
+        bench.kept.extend(event.tokens)
+        assert bench.consistent()
+        events.append(event)
+    assert events[0].reason == "the draft failed: no memory for a batch"
+    assert {event.drafter for event in events} == {"plain"}
+    assert len(bench.kept) == len(PROMPT) + 40
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

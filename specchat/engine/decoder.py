@@ -17,6 +17,7 @@ from specchat.engine.drafters import JUDGED_WINDOW, Draft, Drafter, Proposal
 from specchat.engine.policy import Choice, Policy
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import Sampler, SamplingSettings, acceptance_of, residual, window
+from specchat.errors import SpecchatError
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +121,7 @@ class Decoder:
             if choice.judge:
                 self._judge(kept, sampler)
             # 2. Propose.
-            draft = Draft()
-            if choice.depth > 0:
-                draft = self._drafters[choice.drafter].propose(kept, choice.depth, sampler, choice.worth)
+            draft, reason = self._propose(choice, kept, sampler)
             proposals = draft.proposals
             drafted = self._clock()
             # 3. One target pass over the last kept token and the proposals.
@@ -149,12 +148,22 @@ class Decoder:
             context_used=len(kept),
             confidences=draft.confidences,
             declined=self._declined(draft, verdict),
-            reason=choice.reason,
+            reason=reason,
         )
 
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
         offers = {name: drafter.offer(kept, room) for name, drafter in self._drafters.items()}
         return self._policy.choose({name: offer for name, offer in offers.items() if offer.room > 0})
+
+    def _propose(self, choice: Choice, kept: Sequence[int], sampler: Sampler) -> tuple[Draft, str]:
+        """The proposals, and why there are these. A drafter that fails is given up, not the reply."""
+        if choice.depth == 0:
+            return Draft(), choice.reason
+        try:
+            return self._drafters[choice.drafter].propose(kept, choice.depth, sampler, choice.worth), choice.reason
+        except SpecchatError as error:
+            self._drafters.pop(choice.drafter).rollback(len(kept) - 1)
+            return Draft(), f"the draft failed: {error}"
 
     def _declined(self, draft: Draft, verdict: Verdict) -> float | None:
         """What the target wrote where the draft stopped tells for free what going on would have been worth."""
