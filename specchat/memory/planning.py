@@ -102,21 +102,22 @@ class Plan:
 def plan(wish: Wish, machine: Machine) -> Plan:
     """See the module."""
     machine = _chosen(machine, wish.devices)
-    reasons: list[str] = []
-    lengths = tuple(_lengths(wish))
-    for n_ctx in lengths:
-        fitting, short = _sorted_out(wish, machine, n_ctx)
+    asked, *shorter = _lengths(wish)
+    for n_ctx in (asked, *shorter):
+        fitting, reasons = _sorted_out(wish, machine, n_ctx)
         if fitting:
-            reasons += _context_reason(lengths[0], n_ctx)
-            reasons += [text for _, text in short]
-            best = fitting[0]
-            if wish.n_ctx is None and n_ctx == lengths[0]:
-                n_ctx = _grown(wish, machine, best, n_ctx)
-                also, _ = _sorted_out(wish, machine, n_ctx)
-                fitting = [best, *(rung for rung in also if rung != best)]
-            needed = tuple(parts(wish, machine, best, n_ctx))
-            return Plan(wish, machine, tuple(fitting), n_ctx, needed, tuple(reasons))
-    return _impossible(wish, machine, lengths[-1])
+            break
+    else:
+        return _impossible(wish, machine, n_ctx)
+    best = fitting[0]
+    if n_ctx != wish.n_ctx:
+        n_ctx = _grown(wish, machine, best, n_ctx)
+        also, _ = _sorted_out(wish, machine, n_ctx)
+        fitting = [best, *(rung for rung in also if rung != best)]
+    if n_ctx < asked:
+        reasons = [f"a context of {asked:,} tokens does not fit even without a draft: it is {n_ctx:,}", *reasons]
+    needed = tuple(parts(wish, machine, best, n_ctx))
+    return Plan(wish, machine, tuple(fitting), n_ctx, needed, tuple(reasons))
 
 
 def _impossible(wish: Wish, machine: Machine, n_ctx: int) -> Plan:
@@ -150,32 +151,26 @@ def _lengths(wish: Wish) -> Iterator[int]:
         yield length
 
 
-def _context_reason(asked: int, n_ctx: int) -> list[str]:
-    if n_ctx == asked:
-        return []
-    return [f"a context of {asked:,} tokens does not fit even without a draft: it is {n_ctx:,} instead"]
-
-
 def _grown(wish: Wish, machine: Machine, rung: Rung, n_ctx: int) -> int:
-    """The longest context that this rung has room for."""
-    most = min(LONGEST_CONTEXT, wish.target.n_ctx_train or n_ctx)
-    longer = range(most, n_ctx, -_STEP)
+    """The longest context that this rung has room for: as asked at most, or as "auto" goes."""
+    most = wish.n_ctx or min(LONGEST_CONTEXT, wish.target.n_ctx_train or n_ctx)
+    longer = range(most - most % _STEP, n_ctx, -_STEP)
     return next((length for length in longer if not _short(wish, machine, rung, length)), n_ctx)
 
 
 # ---- the rungs
 
 
-def _sorted_out(wish: Wish, machine: Machine, n_ctx: int) -> tuple[list[Rung], list[tuple[Rung, str]]]:
-    """The candidates that fit, in order, and those above the first of them with the reason why they do not."""
+def _sorted_out(wish: Wish, machine: Machine, n_ctx: int) -> tuple[list[Rung], list[str]]:
+    """The candidates that fit, in order, and why those above the first of them do not."""
     fitting: list[Rung] = []
-    short: list[tuple[Rung, str]] = []
+    short: list[str] = []
     for rung in _candidates(wish, machine, n_ctx):
         lack = _short(wish, machine, rung, n_ctx)
         if not lack:
             fitting.append(rung)
         elif not fitting:
-            short.append((rung, _lacking(rung, lack)))
+            short.append(_lacking(rung, lack))
     return fitting, short
 
 
