@@ -6,25 +6,38 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from specchat.commands.options import Options, PairOrFile, is_path, shared_options
 from specchat.errors import SpecchatError
 
+if TYPE_CHECKING:
+    from specchat.history import Conversation, Store
+
 NO_TERMINAL = 2
 
 
 @click.command("chat")
 @click.argument("names", nargs=-1, metavar="[PAIR | FILE.gguf]", type=PairOrFile())
+@click.option("--continue", "latest", is_flag=True, help="Go on with the conversation used last.")
+@click.option(
+    "--resume",
+    metavar="[ID]",
+    is_flag=False,
+    flag_value="",
+    help="Go on with that conversation (the beginning of its id is enough); without an ID, choose one.",
+)
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, /, names: tuple[str, ...], **given: Any) -> None:
+def command(ctx: click.Context, /, names: tuple[str, ...], latest: bool, resume: str | None, **given: Any) -> None:
     """Open the chat with a pair, or with a GGUF file as the target.
 
     Without an argument: the pair opened last, or the demo pair if it is all there is.
     """
+    if latest and resume is not None:
+        raise click.UsageError("--continue and --resume both say which conversation: give one of them.")
     if len(names) > 1:
         raise click.UsageError(_not_a_name(names))
     for name in names:
@@ -33,20 +46,43 @@ def command(ctx: click.Context, /, names: tuple[str, ...], **given: Any) -> None
     if obstacle:
         click.echo(f'specchat: {obstacle}; `specchat ask "..."` answers without one', err=True)
         ctx.exit(NO_TERMINAL)
-    ctx.exit(_chat(Options(**given), names[0] if names else None))
+    ctx.exit(_chat(Options(**given), names[0] if names else None, "last" if latest else resume))
 
 
-def _chat(options: Options, name: str | None) -> int:
+def _chat(options: Options, name: str | None, wanted: str | None) -> int:
+    """`wanted`: the beginning of a conversation's id, "last", "" to choose one, None for a new one."""
     from specchat import settings
     from specchat.commands import opening
     from specchat.session import Session
     from specchat.tui import app
 
-    session, chosen = Session(opening.launch(options, name)), settings.load()
-    status = app.run(session, theme=chosen.theme, mouse=chosen.mouse)
+    chosen, store = settings.load(), app.open_store()
+    try:
+        resume = _conversation(store, wanted) if wanted else None
+        if resume is not None and not (name or options.pair or options.target):
+            name = _pair_of(resume)
+        session = Session(opening.launch(options, name))
+    except BaseException:
+        store.close()
+        raise
+    status = app.run(session, theme=chosen.theme, mouse=chosen.mouse, store=store, resume=resume, choose=wanted == "")
     if status == 0 and session.failure is not None:
         raise session.failure  # the screen that said it is gone
     return status
+
+
+def _conversation(store: Store, wanted: str) -> Conversation:
+    found = store.last() if wanted == "last" else store.find(wanted)
+    if found is None:
+        raise SpecchatError("there is no conversation to go on with yet")
+    return found
+
+
+def _pair_of(conversation: Conversation) -> str | None:
+    """The pair a conversation was held with, if it is one that can be opened by its name."""
+    from specchat.pairs import catalog
+
+    return conversation.pair if conversation.pair in catalog.load().pairs else None
 
 
 def no_terminal() -> str:

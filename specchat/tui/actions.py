@@ -75,7 +75,9 @@ ACTIONS: Final = (
         "Copy the selection, or clear the box, or stop the reply; twice with nothing to do: quit.",
         priority=True,
     ),
-    Action("end", ("ctrl+end",), "To the end", "Go to the end of the conversation and follow it.", palette=True),
+    Action(
+        "end", ("ctrl+end",), "To the end", "Go to the end and follow it.", hint=2, palette=True
+    ),
     Action("metrics", ("f3",), "Figures", "Show or hide the panel of figures.", palette=True),
     Action(
         "origins",
@@ -98,13 +100,13 @@ ACTIONS: Final = (
     Action("quit", ("ctrl+q",), "Quit", "Quit; a running reply is stopped.", Place.APP, hint=3, priority=True),
     Action("example(1)", ("f8",), "First example", "Send the first example prompt of the empty chat."),
     Action("example(2)", ("f9",), "Second example", "Send the second example prompt of the empty chat."),
-    Action("previous_turn", ("p", "left_square_bracket"), "Previous", "Select the turn before.", Place.CONVERSATION),
-    Action("next_turn", ("n", "right_square_bracket"), "Next", "Select the turn after.", Place.CONVERSATION),
-    Action("copy", ("y",), "Copy", "Copy the selected turn (the last if none is).", Place.CONVERSATION),
-    Action("copy_code", ("c",), "Copy code", "Copy the last code block of the selected reply.", Place.CONVERSATION),
-    Action("edit", ("e",), "Edit", "Edit the selected message and send a new version of it.", Place.CONVERSATION),
-    Action("regenerate", ("r",), "Again", "Have the selected message answered once more.", Place.CONVERSATION),
-    Action("go_on", ("o",), "Go on", "Have a last reply that was stopped written on.", Place.CONVERSATION),
+    Action("previous_turn", ("p", "left_square_bracket"), "Previous", "Select the turn before.", Place.CONVERSATION, 4),
+    Action("next_turn", ("n", "right_square_bracket"), "Next", "Select the turn after.", Place.CONVERSATION, 5),
+    Action("copy", ("y",), "Copy", "Copy the selected turn (the last if none is).", Place.CONVERSATION, 1),
+    Action("copy_code", ("c",), "Copy code", "Copy the last code block of the selected reply.", Place.CONVERSATION, 6),
+    Action("edit", ("e",), "Edit", "Edit the selected message and send a new version of it.", Place.CONVERSATION, 2),
+    Action("regenerate", ("r",), "Again", "Have the selected message answered once more.", Place.CONVERSATION, 3),
+    Action("go_on", ("o",), "Go on", "Have a last reply that was stopped written on.", Place.CONVERSATION, 7),
     Action("older_version", ("h", "left"), "Older", "Show the version before, and its branch.", Place.CONVERSATION),
     Action("newer_version", ("l", "right"), "Newer", "Show the version after, and its branch.", Place.CONVERSATION),
     Action("unfold", ("space", "enter"), "Open", "Open or fold thoughts and long messages.", Place.CONVERSATION),
@@ -114,11 +116,11 @@ ACTIONS: Final = (
     Action("bottom", ("G", "end"), "Bottom", "Go to the end and follow it.", Place.CONVERSATION),
     Action("list_up", ("up",), "Up", "The conversation above.", Place.LIST, priority=True),
     Action("list_down", ("down",), "Down", "The conversation below.", Place.LIST, priority=True),
-    Action("rename", ("f2",), "Rename", "Give the conversation another title.", Place.LIST, priority=True),
-    Action("delete", ("ctrl+x",), "Delete", "Delete the conversation.", Place.LIST, priority=True),
-    Action("undelete", ("ctrl+z",), "Bring back", "Bring back what was deleted last.", Place.LIST, priority=True),
-    Action("search_reasoning", ("ctrl+t",), "Reasoning", "Search in reasoning too, or not.", Place.LIST, priority=True),
-    Action("close_list", ("escape",), "Close", "Back to the chat.", Place.LIST, priority=True),
+    Action("rename", ("f2",), "Rename", "Give the conversation another title.", Place.LIST, 2, priority=True),
+    Action("delete", ("ctrl+x",), "Delete", "Delete the conversation.", Place.LIST, 1, priority=True),
+    Action("undelete", ("ctrl+z",), "Bring back", "Bring back what was deleted last.", Place.LIST, 3, priority=True),
+    Action("search_reasoning", ("ctrl+t",), "Reasoning", "Search reasoning too, or not.", Place.LIST, 4, priority=True),
+    Action("close_list", ("escape",), "Close", "Back to the chat.", Place.LIST, 0, priority=True),
 )
 
 

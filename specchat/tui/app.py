@@ -44,9 +44,11 @@ class SpecchatApp(App[None]):
         keymap: Mapping[str, str] | None = None,
         store: Store | None = None,
         resume: Conversation | None = None,
+        choose: bool = False,
     ) -> None:
         super().__init__()
         self._session = session
+        self._choose = choose
         self._store = store or Store(None)
         self._resume = resume
         self._chat: ChatScreen | None = None
@@ -63,7 +65,7 @@ class SpecchatApp(App[None]):
                 loop.add_signal_handler(number, self._end_by_signal, number)
 
     def get_default_screen(self) -> ChatScreen:
-        self._chat = ChatScreen(self._session, self._store, self._keys, self._resume)
+        self._chat = ChatScreen(self._session, self._store, self._keys, self._resume, self._choose)
         return self._chat
 
     def farewell(self) -> str:
@@ -103,14 +105,15 @@ def run(
     mouse: bool = True,
     store: Store | None = None,
     resume: Conversation | None = None,
+    choose: bool = False,
 ) -> int:
     """Chat until the user leaves; answers with the exit status.
 
-    `store` keeps the conversations (None: `open_store`), `resume` is the one to begin with. On leaving, the
-    conversation's title and the command that resumes it are printed.
+    `store` keeps the conversations (None: `open_store`), `resume` is the one to begin with; `choose` begins with the
+    list of them. On leaving, the conversation's title and the command that resumes it are printed.
     """
     kept = store or open_store()
-    app = SpecchatApp(session, theme, keymap, kept, resume)
+    app = SpecchatApp(session, theme, keymap, kept, resume, choose)
     try:
         app.run(mouse=mouse)
         farewell = app.farewell()

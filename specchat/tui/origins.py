@@ -24,7 +24,7 @@ STYLES: Final = {
 _NAMES: Final = {
     Origin.ACCEPTED: "accepted from the draft",
     Origin.CORRECTED: "corrected by the target",
-    Origin.BONUS: "the target's own after all were accepted",
+    Origin.BONUS: "one more, all were accepted",
     Origin.PLAIN: "plain",
 }
 

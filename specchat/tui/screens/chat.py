@@ -52,10 +52,18 @@ class ChatScreen(TurnActions):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCREEN)]
     AUTO_FOCUS = "#prompt"
 
-    def __init__(self, session: Session, store: Store, keymap: dict[str, str], resume: Conversation | None) -> None:
+    def __init__(
+        self,
+        session: Session,
+        store: Store,
+        keymap: dict[str, str],
+        resume: Conversation | None = None,
+        choose: bool = False,
+    ) -> None:
+        """`resume` is the conversation to begin with; `choose` begins with the list of all."""
         super().__init__(session, Journal(store, session, self._history_failed))
         self._keymap = keymap
-        self._resume = resume
+        self._resume, self._choose = resume, choose
         self._commands = CommandRunner(self)
         self._last_on = Speculation()
         self._quit_armed = float("-inf")
@@ -79,6 +87,8 @@ class ChatScreen(TurnActions):
         if self.session.info is None:
             self.play.start(Running(Stream(self.session.load(), "load")))
         self.show_state()
+        if self._choose:
+            self.action_conversations()
 
     async def wind_down(self) -> None:
         """Stop the reply, put what is on the screen on disk, and show nothing more."""
@@ -246,13 +256,26 @@ class ChatScreen(TurnActions):
         dock.status.show(segments)
         reason = words.why_not_as_asked(wish, self.figures, info.draft_obstacle if info else "")
         dock.explain(reason)
-        off = wish.mode is Mode.OFF
-        labels = {"help": "", "toggle_speculation": "Speculation on" if off else "Speculation off"}
-        if live or self.editing is not None:
-            labels["escape"] = "Stop" if live else "Leave"
-        labels |= {"new": "", "conversations": "", "command_palette": "", "quit": ""}
-        dock.hints.show_actions(labels, self._keymap)
+        dock.hints.show_actions(self._hints(live), self._keymap)
         self.query_one(Panel).show(wish, self.figures, info, reason)
+
+    def _hints(self, live: bool) -> dict[str, str]:
+        """The actions that make sense now, with their labels where they differ."""
+        labels = {"help": ""}
+        if self.transcript.has_focus:
+            labels |= {action.name: "" for action in ACTIONS if action.place is Place.CONVERSATION}
+            return labels | {"escape": "Stop" if live else "To the box"}
+        off = self.session.speculation.mode is Mode.OFF
+        labels["toggle_speculation"] = "Speculation on" if off else "Speculation off"
+        if live or self.editing is not None:
+            labels["escape"] = "Leave" if self.editing is not None else "Stop"
+        if not self.transcript.at_end:
+            labels["end"] = ""
+        return labels | {"new": "", "conversations": "", "command_palette": "", "quit": ""}
+
+    @on(Transcript.Moved)
+    def on_descendant_focus(self) -> None:
+        self.show_state()
 
     @on(Dock.Left)
     def _to_the_conversation(self) -> None:
@@ -291,7 +314,7 @@ class ChatScreen(TurnActions):
 
     def action_conversations(self, query: str = "") -> None:
         self.journal.keep_unsent(self.dock.text, now=True)
-        screen = ConversationsScreen(self.journal.store, self.journal.shown_id, query)
+        screen = ConversationsScreen(self.journal.store, self.journal.shown_id, self._keymap, query)
         self.app.push_screen(screen, self._conversation_chosen)
 
     async def _conversation_chosen(self, chosen: Conversation | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
@@ -16,8 +17,9 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from specchat.history import Conversation, HistoryError, Hit, Store
-from specchat.tui.actions import Place, bindings
+from specchat.tui.actions import ACTIONS, Place, bindings
 from specchat.tui.text import clean, one_line
+from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.note import Note
 
 _PAGE: Final = 200
@@ -38,8 +40,9 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
     AUTO_FOCUS = "#search"
 
-    def __init__(self, store: Store, current: str, query: str = "") -> None:
+    def __init__(self, store: Store, current: str, keymap: Mapping[str, str], query: str = "") -> None:
         super().__init__()
+        self._keymap = keymap
         self._store, self._current, self._query = store, current, query
         self._entries: list[Entry] = []
         self._deleted: list[str] = []
@@ -49,14 +52,16 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
     def compose(self) -> ComposeResult:
         with Vertical(id="conversations") as box:
             box.border_title = Content("Conversations")
-            box.border_subtitle = Content("Enter opens · F2 renames · Ctrl+X deletes · Ctrl+Z brings back · Esc closes")
             yield Input(self._query, placeholder="Search titles, questions and answers", id="search", compact=True)
             yield Input(placeholder="New title", id="rename", compact=True)
             yield OptionList(id="list", markup=False)
             yield Note("list-note")
+            yield Hints(id="list-hints")
 
     def on_mount(self) -> None:
         self.query_one("#rename", Input).display = False
+        labels = {action.name: "" for action in ACTIONS if action.place is Place.LIST}
+        self.query_one(Hints).show_actions(labels, self._keymap)
         self._refresh()
 
     # ---- the list
@@ -114,6 +119,10 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
                 self.dismiss(self._store.conversation(self._chosen.conversation))
             except HistoryError as error:
                 self._say(str(error), "error")
+
+    async def action_run_hint(self, name: str) -> None:
+        """A hint was clicked."""
+        await self.run_action(name)
 
     def action_close_list(self) -> None:
         if self._renaming:
@@ -190,7 +199,7 @@ def _line(conversation: Conversation, now: datetime, current: bool) -> Content:
 def _hit(hit: Hit, now: datetime) -> Content:
     parts: list[Content | tuple[str, str]] = [
         (f"{one_line(hit.title, 60)}", "$foreground"),
-        (f"  {ago(hit.updated, now)} · {_WHERE.get(hit.where, hit.role or '')}\n  ", _DIM),
+        (f"  {ago(hit.updated, now)} · {_WHERE.get(hit.where) or _WHERE[hit.role or 'title']}\n  ", _DIM),
     ]
     at = 0
     for start, end in hit.spans:
@@ -199,7 +208,7 @@ def _hit(hit: Hit, now: datetime) -> Content:
     return Content.assemble(*parts, (clean(hit.excerpt[at:]), _DIM))
 
 
-_WHERE: Final = {"reasoning": "reasoning", "title": "title"}
+_WHERE: Final = {"reasoning": "reasoning", "title": "title", "user": "question", "assistant": "answer"}
 
 
 def ago(when: datetime, now: datetime) -> str:

@@ -38,8 +38,12 @@ class Transcript(VerticalScroll):
             super().__init__()
             self.what, self.turn = what, turn
 
+    class Moved(Message):
+        """The end came into sight, or left it."""
+
     def __init__(self) -> None:
         super().__init__(id="transcript")
+        self._was_at_end = True
         # At least as high as the view: an anchored scroll view puts the end of its content at its own lower edge,
         # even if that leaves the upper part empty.
         self._turns = Vertical(id="turns")
@@ -126,6 +130,9 @@ class Transcript(VerticalScroll):
 
     def watch_scroll_y(self, old_value: float, new_value: float) -> None:
         super().watch_scroll_y(old_value, new_value)
+        if self.at_end is not self._was_at_end:
+            self._was_at_end = self.at_end
+            self.post_message(self.Moved())
         if new_value < old_value and new_value <= _NEAR and self._older and not self._growing:
             self._growing = True
             self.call_later(self._mount_older)
