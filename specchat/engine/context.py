@@ -15,7 +15,7 @@ from typing import Final, Self
 import numpy as np
 
 from specchat.engine.cache import Cancelled, Logits, RollbackError
-from specchat.engine.model import Model, ModelError, last_line
+from specchat.engine.model import Model, ModelError, OutOfMemory, lacks_memory, last_line
 from specchat.engine.native import api, log
 from specchat.engine.threads import default_threads
 
@@ -84,7 +84,7 @@ class Context:
         log.forget()
         handle = api.llama_init_from_model(model.handle, parameters)
         if not handle:  # using it would be a segmentation fault
-            raise ModelError(_context_failure(model, self.n_ctx, log.errors))
+            raise _context_failure(model, self.n_ctx, log.errors)
         self._handle: int | None = handle
         self._memory = api.llama_get_memory(handle)
         if not self._memory:
@@ -180,10 +180,11 @@ class Context:
         n = len(tokens)
         self._watch(n)
         self._batch.fill(tokens, position, wanted)
+        log.forget()
         started = time.perf_counter()
         code = api.llama_decode(self._handle, self._batch.native)
         if code != 0:
-            raise Cancelled if code == 2 else ModelError(self._decode_failure(code))
+            raise Cancelled if code == 2 else self._decode_failure(code)
         view = self._rows(wanted)
         self._last_pass = time.perf_counter() - started
         self._removable = min(n - 1, self._snapshots)
@@ -229,13 +230,15 @@ class Context:
             self._tokens.clear()
         self._removable = 0
 
-    def _decode_failure(self, code: int) -> str:
-        name = self.model.path.name
+    def _decode_failure(self, code: int) -> ModelError:
+        name, errors = self.model.path.name, log.errors
         if code == 1:
-            return f"llama.cpp found no room for more tokens in the cache of {name}"
+            return ModelError(f"llama.cpp found no room for more tokens in the cache of {name}")
         if code == -1:
-            return f"llama.cpp refused a batch of tokens for {name}: {last_line(log.errors)}"
-        return f"llama.cpp could not compute with {name}, perhaps for want of memory: {last_line(log.errors)}"
+            return ModelError(f"llama.cpp refused a batch of tokens for {name}: {last_line(errors)}")
+        if code == -2 or lacks_memory(errors):
+            return OutOfMemory(f"there was not enough memory to compute with {name}")
+        return ModelError(f"llama.cpp could not compute with {name}, perhaps for want of memory: {last_line(errors)}")
 
 
 class _Batch:
@@ -270,13 +273,13 @@ def _n_batch(model: Model) -> int:
     return 512 if model.gpu_layers else 256
 
 
-def _context_failure(model: Model, n_ctx: int, errors: str) -> str:
-    if "alloc" in errors or "reserve" in errors:
-        return (
+def _context_failure(model: Model, n_ctx: int, errors: str) -> ModelError:
+    if lacks_memory(errors) or "reserve" in errors:
+        return OutOfMemory(
             f"there is not enough memory for a context of {n_ctx:,} tokens with {model.path.name}: "
             "ask for a shorter one"
         )
-    return f"llama.cpp cannot make a context for {model.path.name}: {last_line(errors)}"
+    return ModelError(f"llama.cpp cannot make a context for {model.path.name}: {last_line(errors)}")
 
 
 def _cache_type(name: str) -> int:

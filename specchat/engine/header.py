@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from specchat.engine.model import ModelError, check_file, load_failure
+from specchat.engine.model import check_file, load_failure
 from specchat.engine.native import ggml, log
 
 Value: TypeAlias = int | float | bool | str | tuple[int | float | bool, ...]
@@ -74,7 +74,7 @@ def _read(path: Path) -> Header:
         os.fsencode(path), _InitParams(True, None)
     )
     if not handle:
-        raise ModelError(load_failure(path, log.errors))
+        raise load_failure(path, log.errors)
     try:
         numbers = range(_call("gguf_get_n_kv", ctypes.c_int64)(handle))
         kinds = {_key(handle, i): (i, _call("gguf_get_kv_type", ctypes.c_int, 1)(handle, i)) for i in numbers}

@@ -9,7 +9,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from specchat.engine.context import CACHE_TYPES, N_OUTPUTS_MAX, Context
-from specchat.engine.model import Model, ModelError
+from specchat.engine.model import Model, ModelError, OutOfMemory
 from specchat.engine.native import Device, devices, log
 from specchat.engine.threads import default_threads
 
@@ -20,6 +20,7 @@ __all__ = [
     "Device",
     "Model",
     "ModelError",
+    "OutOfMemory",
     "default_threads",
     "devices",
     "log_to",

@@ -30,6 +30,10 @@ class ModelError(SpecchatError):
     """A model that cannot be loaded, given a context or computed with."""
 
 
+class OutOfMemory(ModelError):
+    """There was no memory for the weights, a cache or a pass."""
+
+
 class Closable(Protocol):
     """What lives in a model's memory and must be closed before it."""
 
@@ -90,7 +94,7 @@ class Model:
                 api.llama_model_free(handle)
             raise report.raised
         if not handle:
-            raise ModelError(load_failure(path, log.errors))
+            raise load_failure(path, log.errors)
         model = cls(path, handle, vocab_only=vocab_only, gpu_layers=parameters.n_gpu_layers)
         if obstacle := model._chat_obstacle():
             model.close()
@@ -258,18 +262,27 @@ def check_file(path: Path) -> None:
         raise ModelError(f"{path} is not a GGUF file")
 
 
-def load_failure(path: Path, errors: str) -> str:
-    """A sentence for a file that llama.cpp refused, from its error messages."""
+def load_failure(path: Path, errors: str) -> ModelError:
+    """What to raise for a file that llama.cpp refused, from its error messages."""
     if "unknown model architecture" in errors:
         architecture = errors.split("unknown model architecture: ", 1)[1].split("\n", 1)[0].strip("'")
-        return f"{path.name} is a model of the architecture {architecture}, which this llama.cpp does not know"
+        return ModelError(
+            f"{path.name} is a model of the architecture {architecture}, which this llama.cpp does not know"
+        )
     if "only supports up to version" in errors:
-        return f"{path.name} has a newer version of the GGUF format than this llama.cpp reads, or is damaged"
-    if "alloc" in errors:
-        return f"there is not enough memory to load {path.name}"
+        return ModelError(
+            f"{path.name} has a newer version of the GGUF format than this llama.cpp reads, or is damaged"
+        )
+    if lacks_memory(errors):
+        return OutOfMemory(f"there is not enough memory to load {path.name}")
     if "gguf_init" in errors or "file bounds" in errors:
-        return f"{path} is incomplete or damaged: fetch it again"
-    return f"llama.cpp cannot load {path}: {last_line(errors)}"
+        return ModelError(f"{path} is incomplete or damaged: fetch it again")
+    return ModelError(f"llama.cpp cannot load {path}: {last_line(errors)}")
+
+
+def lacks_memory(errors: str) -> bool:
+    """Whether llama.cpp's messages tell of a failed allocation (mmap's among them: "Cannot allocate memory")."""
+    return "alloc" in errors
 
 
 def last_line(errors: str) -> str:
@@ -281,9 +294,11 @@ def last_line(errors: str) -> str:
 
 
 def _choose_devices(names: Sequence[str]) -> ctypes.Array[ctypes.c_void_p] | None:
-    """The NULL-terminated array that llama.cpp wants, or None for its own choice."""
+    """The NULL-terminated array that llama.cpp wants, or None for its own choice. The CPU alone is an empty one."""
     if not names:
         return None
+    if tuple(names) == ("CPU",):
+        return (ctypes.c_void_p * 1)(None)
     known = {describe(handle).name: handle for handle in device_handles()}
     if unknown := [name for name in names if name not in known]:
         raise ModelError(f"there is no device {', '.join(unknown)} here; there is {', '.join(known)}")
