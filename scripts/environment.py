@@ -198,7 +198,7 @@ class SetUp:
         estimate = CPU_CORE_SECONDS / jobs if backend == "cpu" else None
         wait = f"about {clock(estimate)}" if estimate else "several minutes, up to an hour"
         kept_by_pip = "" if flags else ", or seconds if pip has kept it"
-        say(f"{title}, {jobs} files at a time: {wait}{kept_by_pip}. Log: {self.place.log}")
+        say(f"{title}, {jobs} files at a time: {wait}{kept_by_pip}.\nAll of the output: {self.place.log}")
         env = {"CMAKE_ARGS": flags, "CMAKE_BUILD_PARALLEL_LEVEL": str(jobs)}
         if tool := self.machine.tools.get(backend):  # CMake finds the toolkit from its compiler
             env["PATH"] = os.pathsep.join([os.environ["PATH"], str(Path(tool).parent)])
