@@ -1,0 +1,1 @@
+"""Measuring: bench, verify, explain, race, and drafts made from a target. The engine runs in this very process."""

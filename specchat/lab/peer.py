@@ -1,0 +1,113 @@
+"""Plain decoding here against llama-cpp-python's own `Llama.create_completion`, alternating within one run.
+
+Contract: greedy, the same file, context length, threads and prompt tokens on both sides; both read the prompt anew
+each time. Its speed after the first token is (n - 1) / (time of n tokens - time of one), as streaming would slow it.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from specchat.engine.chat import ReplyOptions
+from specchat.engine.policy import AdaptivePolicy, Mode, Speculation
+from specchat.engine.sampling import SamplingSettings
+from specchat.lab.prompts import Prompt
+from specchat.lab.rig import Rig
+from specchat.lab.runs import measure
+from specchat.pairs.library import Step
+
+
+@dataclass(frozen=True, slots=True)
+class PeerRow:
+    """One prompt: medians of tokens/s, and of their ratio within a repeat."""
+
+    prompt: str
+    tokens: int
+    own: float
+    peer: float
+    ratio: float
+    same: bool  # both wrote the same text
+
+
+@dataclass(frozen=True, slots=True)
+class _Turn:
+    prompt: str
+    tokens: int
+    own: float
+    peer: float
+    same: bool
+
+
+class Comparison:
+    """One comparison; `run` yields progress, `rows` answers with what there is."""
+
+    def __init__(self, rig: Rig, prompts: Sequence[Prompt], max_tokens: int, repeats: int) -> None:
+        self._rig, self._prompts, self._n, self._repeats = rig, prompts, max_tokens, repeats
+        self._turns: list[_Turn] = []
+
+    def run(self) -> Iterator[Step]:
+        """Measure."""
+        yield Step("loading the model once more")
+        peer = _load(self._rig)
+        engine = self._rig.engine(AdaptivePolicy(Speculation(Mode.OFF)))
+        options = ReplyOptions(SamplingSettings(temperature=0.0), self._n)
+        total = len(self._prompts) * self._repeats
+        for prompt in self._prompts:
+            asked = self._rig.prompt(prompt.text)
+            for repeat in range(self._repeats):
+                yield Step(prompt.name, len(self._turns), total, in_bytes=False)
+                if repeat % 2:
+                    rate, text = _complete(peer, asked, self._n)
+                run = measure(self._rig, engine, prompt, "plain", options, repeat)
+                if not repeat % 2:
+                    rate, text = _complete(peer, asked, self._n)
+                if run.rate and rate:
+                    same = self._rig.text(run.tokens).strip() == text.strip()
+                    self._turns.append(_Turn(prompt.name, len(run.tokens), run.rate, rate, same))
+
+    def rows(self) -> tuple[PeerRow, ...]:
+        """Medians, prompt by prompt."""
+        names = dict.fromkeys(turn.prompt for turn in self._turns)
+        return tuple(_row([turn for turn in self._turns if turn.prompt == name]) for name in names)
+
+
+def _row(turns: Sequence[_Turn]) -> PeerRow:
+    return PeerRow(
+        prompt=turns[0].prompt,
+        tokens=turns[0].tokens,
+        own=median(turn.own for turn in turns),
+        peer=median(turn.peer for turn in turns),
+        ratio=median(turn.own / turn.peer for turn in turns),
+        same=all(turn.same for turn in turns),
+    )
+
+
+def _load(rig: Rig) -> Any:
+    from llama_cpp import Llama
+
+    settings = rig.settings
+    layers = {} if settings.gpu_layers is None else {"n_gpu_layers": settings.gpu_layers}
+    threads = rig.target.threads
+    return Llama(
+        str(rig.target.model.path), n_ctx=rig.target.n_ctx, n_threads=threads, n_threads_batch=threads, verbose=False,
+        **layers,
+    )  # fmt: skip
+
+
+def _complete(peer: Any, prompt: Sequence[int], n: int) -> tuple[float, str]:
+    """(tokens/s after the first token, the text); no speed of a reply of one token."""
+    seconds, _, _ = _timed(peer, prompt, 1)
+    whole, tokens, text = _timed(peer, prompt, n)
+    return (tokens - 1) / (whole - seconds) if tokens > 1 else 0.0, text
+
+
+def _timed(peer: Any, prompt: Sequence[int], n: int) -> tuple[float, int, str]:
+    peer.reset()
+    started = time.perf_counter()
+    answer = peer.create_completion(list(prompt), max_tokens=n, temperature=0.0)
+    seconds = time.perf_counter() - started
+    return seconds, answer["usage"]["completion_tokens"], answer["choices"][0]["text"]
