@@ -30,6 +30,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "remove": ("remove", "Delete a pair's files and say what was freed."),
     "doctor": ("doctor", "Check this installation, or whether two models may be paired."),
     "bench": ("bench", "Measure what speculation gains on this machine."),
+    "verify": ("verify", "Check that speculation changes nothing, on this machine."),
     "paths": ("paths", "Print where everything lies."),
     "settings": ("settings", "Print every setting with what it does, or edit them."),
     "completion": ("completion", "Print the script that makes a shell complete specchat's command lines."),

@@ -82,7 +82,7 @@ def svg(charts: Sequence[Chart]) -> str:
 
 def _panel(chart: Chart) -> str:
     every = (*chart.line, *chart.points)
-    right, top = max(x for x, _ in every), 1.1 * max(y for _, y in every)
+    right, top = max(x for x, _ in every), 1.1 * max(chart.level or 0.0, *(y for _, y in every))
 
     def place(x: float, y: float) -> str:
         across = _MARGIN + x / right * (_WIDTH - 2 * _MARGIN)

@@ -53,6 +53,15 @@ class Rig:
         self.clear()
         return calibrate(self.target, self.draft)
 
+    @contextmanager
+    def exact_target(self) -> Iterator[Context]:
+        """A second cache over the target, of exact mode's kind; whether it is exact remains to be checked."""
+        context = place(self.target.model, self.settings, self.cancelled, n_ctx=self.target.n_ctx, exact_mode=True)
+        try:
+            yield context
+        finally:
+            context.close()
+
     def prompt(self, text: str) -> list[int]:
         """The tokens that a first message of this text comes to."""
         return ChatTemplate(self.target.model).render([Message("user", text)]).tokens
@@ -63,7 +72,7 @@ class Rig:
 
 @contextmanager
 def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator[Rig]:
-    """Load the models, and give everything back at the end. Raises SpecchatError; Cancelled leaves as KeyboardInterrupt."""
+    """Load the models for a while. Raises SpecchatError; Cancelled leaves as KeyboardInterrupt."""
     log = locations.engine_log_file()
     try:
         log.parent.mkdir(parents=True, exist_ok=True)
