@@ -12,17 +12,18 @@ from collections.abc import Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from specchat import state
 from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, ReplyOptions
-from specchat.engine.policy import Speculation
+from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
-from specchat.worker.client import Client, EngineClosed
+from specchat.worker.client import Client, EngineClosed, EngineDied
 from specchat.worker.protocol import EngineInfo, Loading, LoadSettings
 
 SessionEvent: TypeAlias = Loading | Event
+DEATHS: Final = 3  # of engines in a row while loading, before it is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +75,9 @@ class Session:
         self._client = client or Client()
         self._speculation = launch.settings.speculation
         self._stopping = threading.Event()
+        self._steps_down = 0  # rungs of the plan that ended an engine
+        self._step = 0  # the rung that the latest engine is on
+        self._restoring = False  # the draft is to be brought back before the next reply
 
     @property
     def info(self) -> EngineInfo | None:
@@ -88,20 +92,55 @@ class Session:
     def load(self) -> Generator[Loading, None, None]:
         """Start the engine, yielding progress. Raises SpecchatError (EngineDied when the process died).
 
-        May be called again after a failure. Closing the generator ends the engine's process.
+        A process that dies meanwhile is started again, one step down the plan if memory was the cause; the third
+        death in a row is raised. May be called again after a failure. Closing the generator ends the engine's process.
         """
-        launch = self.launch
-        settings = replace(launch.settings, speculation=self._speculation)
         self.failure = None
         try:
-            yield from self._client.load(launch.target, launch.draft, settings, draft_required=launch.draft_required)
+            yield from self._load_with_patience()
         except EngineClosed:
             raise  # wanted, and so no failure
         except SpecchatError as error:
             self.failure = error
             raise
-        if launch.record:
-            state.remember_opened(launch.record)
+        if self.launch.record:
+            state.remember_opened(self.launch.record)
+
+    def _load_with_patience(self) -> Generator[Loading, None, None]:
+        launch = self.launch
+        settings = replace(launch.settings, speculation=self._speculation)
+        self._restoring = False  # a new engine has the draft if there is room
+        for attempt in range(1, DEATHS + 1):
+            try:
+                yield from self._client.load(
+                    launch.target,
+                    launch.draft,
+                    settings,
+                    draft_required=launch.draft_required,
+                    steps_down=self._steps_down,
+                )
+                self._step = self.info.steps_down if self.info else 0
+                return
+            except EngineDied as death:
+                self._learn_from(death)
+                if attempt == DEATHS:
+                    raise
+                yield Loading(0, f"{death}; starting it again")
+
+    def _learn_from(self, death: EngineDied) -> None:
+        """If memory was the cause the next engine stays below the rung that was tried."""
+        if death.memory_suspected:
+            self._steps_down = max(self._steps_down, self._step) + 1
+
+    def restore_draft(self) -> Generator[Loading, None, None]:
+        """Bring back the draft model that memory did not suffice for, into the running engine.
+
+        Afterwards `info` tells whether it came, or why not. Raises SpecchatError. `send` does this by itself after
+        `set_speculation` has asked for a draft.
+        """
+        self._restoring = False
+        self._steps_down = 0
+        yield from self._client.restore_draft()
 
     def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Stream the reply to `text`, waking the engine first (yielding `Loading`) if it is not running.
@@ -126,6 +165,10 @@ class Session:
     def _stream(self, turns: tuple[Message, ...], go_on: bool = False) -> Generator[SessionEvent, None, None]:
         if self.info is None:
             yield from self._until_stopped(self.load())
+        elif self._restoring and self.info.draft_can_return:
+            yield from self.restore_draft()
+            if self.info.draft is None:
+                yield Notice(f"still without the draft model: {self.info.draft_obstacle}")
         if self._stopping.is_set():
             yield Finished("cancelled", Figures())
             return
@@ -138,6 +181,9 @@ class Session:
                     self._client.cancel()
                 reply.add(event)
                 yield event
+        except EngineDied as death:
+            self._learn_from(death)
+            raise
         finally:
             if reply.message is not None:
                 self.messages, self.attachments = _with(turns, reply.message, go_on), ()
@@ -155,9 +201,20 @@ class Session:
         self._client.cancel()
 
     def set_speculation(self, speculation: Speculation) -> None:
-        """At once, in the middle of a reply too; kept when the engine is started again."""
+        """At once, in the middle of a reply too; kept when the engine is started again.
+
+        Where memory did not suffice for the draft model, asking for it has the next `send` try again.
+        """
         self._speculation = speculation
+        self._restoring = speculation.mode in (Mode.AUTO, Mode.DRAFT)
+        if speculation.mode is Mode.DRAFT:
+            self._steps_down = 0
         self._client.set_speculation(speculation)
+
+    def plan(self) -> tuple[str, ...]:
+        """Where everything was placed and why, a line each; empty while nothing is loaded."""
+        info = self.info
+        return info.plan if info else ()
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text` by the target's vocabulary. Raises EngineError if no engine is running."""

@@ -95,6 +95,7 @@ class ScriptedClient(Client):
 
     def __post_init__(self) -> None:
         super().__init__()
+        self._info: EngineInfo | None = None
         self.cancelled = threading.Event()
         self.speculation = Speculation()
 
@@ -103,9 +104,15 @@ class ScriptedClient(Client):
         return self._info
 
     def load(
-        self, target: Path, draft: Path | None, settings: LoadSettings, *, draft_required: bool = False
+        self,
+        target: Path,
+        draft: Path | None,
+        settings: LoadSettings,
+        *,
+        draft_required: bool = False,
+        steps_down: int = 0,
     ) -> Generator[Loading, None, None]:
-        del target, draft, draft_required
+        del target, draft, draft_required, steps_down
         self.loads += 1
         self.speculation = settings.speculation
         for step in self.loading:

@@ -14,8 +14,9 @@ words are the reply, one token each, with the spaces between them; a word that b
 !noise=10        write so many bytes to the process's standard output and standard error each
 
 With speculation off every round keeps one word; otherwise up to depth + 1 (depth 3 if none is asked). A target whose
-name starts with "slow" takes two seconds to load, "bad" is no model, "deadly" kills the process; a draft whose name
-starts with "bad" does not fit.
+name starts with "slow" takes two seconds to load, "bad" is no model, "deadly" kills the process, "heavy" does so on the
+first two rungs of its plan; a draft whose name starts with "bad" does not fit, and one that starts with "large" has no
+room in memory until it is restored. "!release" releases the draft.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import stat
 import sys
 import time
 from collections.abc import Callable, Generator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -66,11 +68,16 @@ def load_engine(
         time.sleep(0.01)
     if request.target.name.startswith("deadly"):
         os.kill(os.getpid(), signal.SIGKILL)
+    if request.target.name.startswith("heavy") and request.steps_down < 2:
+        os.kill(os.getpid(), signal.SIGKILL)
     if request.target.name.startswith("bad"):
         raise SpecchatError(f"{request.target} is not a GGUF file")
     obstacle = "its vocabulary differs" if request.draft and request.draft.name.startswith("bad") else ""
     if obstacle and request.draft_required:
         raise SpecchatError(f"the draft cannot be used: {obstacle}")
+    large = request.draft is not None and request.draft.name.startswith("large")
+    if large or (request.draft and request.steps_down):
+        obstacle = "there is not enough memory"
     draft = None if request.draft is None or obstacle else ModelInfo(request.draft.name, "scripted", 1 << 20)
     info = EngineInfo(
         target=ModelInfo(request.target.name, "scripted", 1 << 24),
@@ -78,9 +85,26 @@ def load_engine(
         n_ctx=request.settings.n_ctx or N_CTX,
         threads=request.settings.threads or 2,
         draft_obstacle=obstacle,
+        draft_can_return="memory" in obstacle,
+        steps_down=request.steps_down,
         thinks=True,
     )
     return ScriptedEngine(request.settings.speculation, info, cancelled), info
+
+
+def restore_draft(
+    engine: ScriptedEngine,
+    info: EngineInfo,
+    request: Load,
+    progress: Callable[[str, float | None], None],
+    _cancelled: Callable[[], bool],
+) -> EngineInfo:
+    """The second function of a factory."""
+    assert request.draft is not None
+    progress("loading the draft", 0.5)
+    draft = ModelInfo(request.draft.name, "scripted", 1 << 20)
+    engine.has_draft = True
+    return replace(info, draft=draft, draft_obstacle="", draft_can_return=False)
 
 
 class ScriptedEngine:
@@ -90,9 +114,13 @@ class ScriptedEngine:
         self.speculation = speculation
         self.info = info
         self.cancelled = cancelled
+        self.has_draft = info.draft is not None
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
+
+    def relieve(self) -> bool:
+        return False
 
     def close(self) -> None:
         pass
@@ -171,6 +199,9 @@ class _Reply:
                 self.place = self.restart
             case "notice":
                 yield Notice(value)
+            case "release":
+                self.engine.has_draft = False
+                yield Notice("the draft model was released")
             case "die":
                 os.kill(os.getpid(), signal.Signals[value])
                 time.sleep(10)

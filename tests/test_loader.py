@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from specchat.engine.chat import Engine, Finished, Generated, Message, ReplyOptions
-from specchat.engine.llama import Context, Model, ModelError
+from specchat.engine.cache import Logits
+from specchat.engine.chat import Engine, Finished, Generated, Message, Notice, ReplyOptions
+from specchat.engine.llama import Context, Model, ModelError, OutOfMemory
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
-from specchat.worker import loader
+from specchat.memory import planning
+from specchat.memory.planning import Placement, Rung
+from specchat.worker import loader, machine
 from specchat.worker.protocol import EngineInfo, Load, LoadSettings
 from tests import ggufs
 
@@ -29,6 +32,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
     ggufs.write(folder / "recurrent.gguf", vocabulary, architecture="mamba")
     ggufs.write(folder / "hybrid.gguf", vocabulary, architecture="lfm2")
     ggufs.write(folder / "long.gguf", vocabulary, shape=ggufs.Shape(n_ctx_train=131072))
+    ggufs.write(folder / "wide.gguf", vocabulary, shape=ggufs.Shape(n_embd=128))
     ggufs.truncated(folder / "damaged.gguf", folder / "target.gguf", -1000)
     return folder
 
@@ -68,6 +72,10 @@ def reply(engine: Engine) -> list[Generated]:
     return [event for event in events if isinstance(event, Generated)]
 
 
+def text(events: list[Generated]) -> str:
+    return "".join(piece.text for event in events for piece in event.pieces)
+
+
 # ---- what is told
 
 
@@ -88,9 +96,9 @@ def test_progress_is_told_for_both_models(files: Path, engines: list[Engine]) ->
     assert [stage for stage, fraction in told if fraction == 1.0] == ["loading the target", "loading the draft"]
 
 
-def test_the_context_is_as_asked_else_8192_or_the_models_own(load: Any) -> None:
+def test_the_context_is_as_asked_else_32768_or_the_models_own(load: Any) -> None:
     assert load("target").n_ctx == ggufs.Shape().n_ctx_train < 8192
-    assert load("long").n_ctx == 8192
+    assert load("long").n_ctx == 32768  # there is room for it
     assert load("long", n_ctx=10_000).n_ctx == 10_000
     beyond = load("target", n_ctx=1024)
     assert beyond.n_ctx == 1024
@@ -129,17 +137,17 @@ def test_a_draft_that_cannot_be_used_leaves_the_target_and_its_reason(
 def test_a_draft_that_the_user_named_is_an_error_and_nothing_stays_loaded(
     load: Any, draft: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    closed: list[str] = []
-    close = Model.close
+    opened: list[Model] = []
+    load_model = Model.load
 
-    def watched(model: Model) -> None:
-        closed.append(model.path.stem)
-        close(model)
+    def watched(path: Path, **options: Any) -> Model:
+        opened.append(load_model(path, **options))
+        return opened[-1]
 
-    monkeypatch.setattr(Model, "close", watched)
+    monkeypatch.setattr(Model, "load", watched)
     with pytest.raises(ModelError, match=UNFIT[draft]):
         load("target", draft, required=True)
-    assert "target" in closed
+    assert all(model.handle is None for model in opened)
 
 
 @pytest.mark.parametrize("target", ["recurrent", "hybrid"])
@@ -154,61 +162,197 @@ def test_a_target_that_cannot_roll_back_decodes_plainly_and_says_so(
         assert {event.round.drafter for event in reply(engine)} == {"plain"}
 
 
-@pytest.mark.parametrize("stage", ["weights", "cache"])
-def test_no_memory_for_the_draft_leaves_the_target(
-    load: Any, engines: list[Engine], stage: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    load_model, make_context = Model.load, Context.__init__
+# ---- when memory does not suffice
 
-    def without_memory(path: Path, **options: Any) -> Model:
-        if path.stem == "draft" and not options.get("vocab_only"):
-            raise ModelError("there is not enough memory to load draft.gguf")
+STAGES = ("weights", "cache", "first pass")
+
+
+def fail(monkeypatch: pytest.MonkeyPatch, stage: str, fails: Callable[[Model | Path], bool]) -> None:
+    """Let an allocation fail at that stage for whatever `fails` says."""
+    load_model, make_context, decode = Model.load, Context.__init__, Context.decode
+
+    def loading(path: Path, **options: Any) -> Model:
+        if stage == "weights" and not options.get("vocab_only") and fails(path):
+            raise OutOfMemory(f"there is not enough memory to load {path.name}")
         return load_model(path, **options)
 
-    def without_room(context: Context, model: Model, **options: Any) -> None:
-        if model.path.stem == "draft":
-            raise ModelError("there is not enough memory for a context")
+    def making(context: Context, model: Model, **options: Any) -> None:
+        if stage == "cache" and fails(model):
+            raise OutOfMemory("there is not enough memory for a context")
         make_context(context, model, **options)
 
-    if stage == "weights":
-        monkeypatch.setattr(Model, "load", without_memory)
-    else:
-        monkeypatch.setattr(Context, "__init__", without_room)
-    info = load("target", "draft")
+    def decoding(context: Context, tokens: Sequence[int], n_logits: int) -> Logits:
+        if stage == "first pass" and fails(context.model):
+            raise OutOfMemory("there was not enough memory to compute")
+        return decode(context, tokens, n_logits)
+
+    monkeypatch.setattr(Model, "load", loading)
+    monkeypatch.setattr(Context, "__init__", making)
+    monkeypatch.setattr(Context, "decode", decoding)
+
+
+def named(name: str) -> Callable[[Model | Path], bool]:
+    return lambda of: (of.path if isinstance(of, Model) else of).stem == name
+
+
+@pytest.mark.parametrize("required", [False, True])
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_memory_for_the_draft_leaves_the_target(
+    load: Any, engines: list[Engine], stage: str, required: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(monkeypatch, stage, named("draft"))
+    info = load("target", "draft", required=required)
     assert info.draft is None
     assert "not enough memory" in info.draft_obstacle
+    assert info.draft_can_return
+    assert info.steps_down == 1
+    assert {event.round.drafter for event in reply(engines[0])} <= {"plain", "ngram"}
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_no_memory_for_the_target_is_an_error_with_everything_given_back(
+    load: Any, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fail(monkeypatch, stage, named("target"))
+    opened: list[Model] = []
+    load_model = Model.load
+
+    def watched(path: Path, **options: Any) -> Model:
+        opened.append(load_model(path, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(Model, "load", watched)
+    with pytest.raises(OutOfMemory, match="not enough memory"):
+        load("target", "draft")
+    assert all(model.handle is None for model in opened)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_a_draft_comes_back_beside_the_running_target_when_there_is_room(
+    files: Path, load: Any, engines: list[Engine], stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        fail(patch, stage, named("draft"))
+        info = load("target", "draft")
+        request = Load(1, files / "target.gguf", files / "draft.gguf", settings=LoadSettings(threads=1))
+        still = loader.restore_draft(engines[0], info, request, lambda *_: None, lambda: False)
+        assert still.draft is None
+        assert "not enough memory" in still.draft_obstacle
+        assert still.draft_can_return
+    first = reply(engines[0])
+    held = len(engines[0].target_context.tokens)
+    told: list[str] = []
+    back = loader.restore_draft(engines[0], info, request, lambda stage, _: told.append(stage), lambda: False)
+    assert back.draft is not None
+    assert (back.draft_obstacle, back.draft_can_return) == ("", False)
+    assert "loading the draft" in told
+    assert "loading the target" not in told
+    assert len(engines[0].target_context.tokens) == held  # the conversation is still in the cache
+    engines[0].speculation = Speculation(Mode.DRAFT, 3)
+    again = reply(engines[0])
+    assert "draft" in {event.round.drafter for event in again}
+    assert text(again) == text(first)
+
+
+def test_a_draft_that_cannot_propose_does_not_come_back(files: Path, load: Any, engines: list[Engine]) -> None:
+    info = load("target", "other")
+    assert not info.draft_can_return
+    request = Load(1, files / "target.gguf", files / "other.gguf")
+    assert loader.restore_draft(engines[0], info, request, lambda *_: None, lambda: False).draft is None
+
+
+def test_the_draft_is_released_when_memory_gets_short_and_the_reply_goes_on(load: Any, engines: list[Engine]) -> None:
+    load("target", "draft")
+    engine = engines[0]
+    engine.speculation = Speculation(Mode.DRAFT, 2)
+    whole = text(reply(engine))
+    asked: list[int] = []
+
+    def short() -> str:
+        asked.append(1)
+        return "memory ran short" if len(asked) == 4 else ""
+
+    engine._pressure = short
+    options = ReplyOptions(SamplingSettings(temperature=0.0), max_tokens=12)
+    events = list(engine.reply([Message("user", "hello")], options))
+    drafters = [event.round.drafter for event in events if isinstance(event, Generated)]
+    assert [event.text for event in events if isinstance(event, Notice)] == ["memory ran short"]
+    assert drafters[0] == "draft"
+    assert drafters[-1] != "draft"
+    assert not engine.has_draft
+    assert text([event for event in events if isinstance(event, Generated)]) == whole
+    assert len(asked) == 4  # nothing more to release
+
+
+def test_a_draft_released_while_idle_is_told_of_in_the_next_reply(load: Any, engines: list[Engine]) -> None:
+    load("target", "draft")
+    engine = engines[0]
+    engine._pressure = lambda: "memory ran short"
+    assert engine.relieve()
+    assert not engine.relieve()
+    events = list(engine.reply([Message("user", "hello")], ReplyOptions(max_tokens=2)))
+    assert events[0] == Notice("memory ran short")
+
+
+def test_rungs_that_ended_a_process_are_left_out(files: Path, engines: list[Engine]) -> None:
+    for steps, draft in ((0, True), (1, False), (7, False)):
+        request = Load(1, files / "target.gguf", files / "draft.gguf", steps_down=steps)
+        engine, info = loader.load_engine(request, lambda *_: None, lambda: False)
+        engines.append(engine)
+        assert (info.draft is not None, info.steps_down) == (draft, min(steps, 1))
+        assert draft or "want of memory" in info.draft_obstacle
+
+
+def test_a_limit_costs_the_draft_and_says_so(files: Path, load: Any) -> None:
+    target, draft = (sum(planning.use(parts).values()) for parts in split_parts(files))
+    assert load("target", "draft", memory_limit=target + draft).draft is not None
+    info = load("target", "draft", memory_limit=target + draft - 1)
+    assert info.draft is None
+    assert "too little memory" in info.draft_obstacle
+    assert info.draft_obstacle in info.plan
+    with pytest.raises(OutOfMemory, match="more memory"):
+        load("target", "draft", memory_limit=target // 2)
+
+
+def split_parts(files: Path) -> tuple[list[planning.Part], list[planning.Part]]:
+    """What the plan gives the target, and the draft."""
+    request = Load(1, files / "target.gguf", files / "draft.gguf")
+    plan, _ = loader.make_plan(request, machine.read())
+    return ([part for part in plan.parts if part.role == role] for role in ("target", "draft"))  # type: ignore[return-value]
+
+
+def test_devices_that_are_not_there_are_refused(load: Any) -> None:
+    with pytest.raises(ModelError, match="there is no device CUDA7 here; there is CPU"):
+        load("target", devices=("CUDA7",))
+    assert load("target", devices=("CPU",)).devices == ("CPU",)
+
+
+def test_a_cache_type_that_was_asked_for_is_used_and_said(load: Any, engines: list[Engine]) -> None:
+    info = load("wide", type_k="q8_0", type_v="q8_0")
+    assert "q8_0" in "\n".join(info.plan)
+    assert "distributed" in info.notices[0]
     assert reply(engines[0])
-    with pytest.raises(ModelError, match="not enough memory"):
-        load("target", "draft", required=True)
 
 
 # ---- rungs
 
 
-def test_rungs_go_from_both_models_to_the_target_alone() -> None:
-    request = Load(1, Path("t"), Path("d"), settings=LoadSettings(gpu_layers=7))
-    both, alone = loader.rungs(request)
-    assert both.draft is not None
-    assert (both.target, both.draft.gpu_layers, alone.target, alone.draft) == (alone.target, 7, both.target, None)
-    assert loader.rungs(replace(request, draft_required=True)) == (both,)
-    assert loader.rungs(replace(request, draft=None)) == (alone,)
-
-
 def test_the_next_placement_is_tried_when_one_does_not_hold(
     load: Any, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    impossible, possible = loader.Placement(type_k="q9_9"), loader.Placement()
-    ladder = (loader.Rung(impossible, possible), loader.Rung(possible, impossible), loader.Rung(possible, possible))
-    monkeypatch.setattr(loader, "rungs", lambda _request: ladder)
+    impossible, possible = Placement(type_k="q9_9"), Placement()
+    ladder = (Rung("a", impossible, possible), Rung("b", possible, impossible), Rung("c", possible, possible))
+    make_plan = loader.make_plan
+
+    def planned(*arguments: Any) -> Any:
+        plan, obstacle = make_plan(*arguments)
+        return replace(plan, rungs=ladder), obstacle
+
+    monkeypatch.setattr(loader, "make_plan", planned)
     info = load("target", "draft")
     assert info.draft is not None
+    assert info.steps_down == 2
     assert reply(engines[0])
-
-
-def test_the_exact_mode_asks_for_one_path_at_every_width() -> None:
-    usual, exact = (loader.rungs(Load(1, Path("t"), settings=LoadSettings(exact=e)))[0].target for e in (False, True))
-    assert (usual.type_k, usual.type_v, usual.flash_attention) == ("f16", "f16", None)
-    assert (exact.type_k, exact.type_v, exact.flash_attention) == ("f16", "bf16", True)
 
 
 def test_the_exact_mode_loads(load: Any, engines: list[Engine]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -284,3 +284,88 @@ def test_a_reply_is_the_sum_of_its_pieces() -> None:
         reply.add(event)
     assert reply.message == Message("assistant", "say more", "think")
     assert (reply.finish, reply.figures.tokens, reply.notices) == ("stop", 2, ["by the way"])
+
+
+# ---- memory
+
+
+@pytest.fixture
+def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]]:
+    """Sessions over real processes with the scripted engine in them."""
+    scripted_engine.use(monkeypatch)
+    made: list[Session] = []
+
+    def make(target: str, draft: str | None = None) -> Session:
+        made.append(Session(Launch("pair", Path(target), Path(draft) if draft else None)))
+        return made[-1]
+
+    yield make
+    for session in made:
+        session.close()
+
+
+def answer(events: Iterable[SessionEvent]) -> Reply:
+    reply = Reply()
+    for event in events:
+        reply.add(event)
+    return reply
+
+
+def test_an_engine_that_dies_for_memory_while_loading_is_started_again_further_down(
+    scripted: Callable[..., Session],
+) -> None:
+    session = scripted("heavy.gguf", "draft.gguf")
+    stages = [loading.stage for loading in session.load()]
+    assert sum("SIGKILL" in stage and "starting it again" in stage for stage in stages) == 2
+    assert session.info is not None
+    assert session.info.steps_down == 2
+    assert session.failure is None
+    assert answer(session.send("still here")).answer == "still here"
+
+
+def test_the_third_death_while_loading_stops_the_retries(scripted: Callable[..., Session]) -> None:
+    session = scripted("deadly.gguf")
+    stages: list[str] = []
+    with pytest.raises(EngineDied, match="SIGKILL"):
+        stages.extend(loading.stage for loading in session.load())
+    assert sum("starting it again" in stage for stage in stages) == 2
+    assert isinstance(session.failure, EngineDied)
+
+
+@pytest.mark.parametrize(("signal", "steps"), [("SIGKILL", 1), ("SIGSEGV", 0)])
+def test_after_a_death_in_mid_reply_the_engine_comes_back_lower_only_if_memory_was_the_cause(
+    scripted: Callable[..., Session], signal: str, steps: int
+) -> None:
+    session = scripted("target.gguf", "draft.gguf")
+    with pytest.raises(EngineDied, match=signal):
+        answer(session.send(f"one two !die={signal}"))
+    assert session.messages[-1].content.startswith("one two")
+    assert answer(session.send("three")).answer == "three"
+    assert session.info is not None
+    assert session.info.steps_down == steps
+    assert (session.info.draft is None) == bool(steps)
+
+
+def test_asking_for_the_draft_brings_it_back_into_the_running_engine(scripted: Callable[..., Session]) -> None:
+    session = scripted("target.gguf", "large.gguf")
+    answer(session.send("one"))
+    assert session.info is not None
+    assert "not enough memory" in session.info.draft_obstacle
+    pid = session._client.pid
+    session.set_speculation(Speculation(Mode.DRAFT))
+    events = list(session.send("two"))
+    assert [event.stage for event in events if isinstance(event, Loading)] == ["loading the draft"]
+    assert answer(events).answer == "two"
+    assert session.info.draft is not None
+    assert session._client.pid == pid
+    assert not [event for event in session.send("three") if isinstance(event, Loading)]
+
+
+def test_a_draft_that_was_released_is_gone_from_what_is_loaded(scripted: Callable[..., Session]) -> None:
+    session = scripted("target.gguf", "draft.gguf")
+    reply = answer(session.send("one !release two"))
+    assert reply.answer.split() == ["one", "two"]
+    assert "released" in reply.notices[0]
+    assert session.info is not None
+    assert session.info.draft is None
+    assert session.info.draft_can_return

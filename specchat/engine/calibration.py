@@ -32,6 +32,13 @@ def calibrate(
     )
 
 
+def calibrate_draft(
+    draft: Cache, budget: float = BUDGET, clock: Callable[[], float] = time.perf_counter
+) -> dict[int, float]:
+    """Seconds of a draft step alone, where the target's costs are known."""
+    return _timed(draft, DRAFT_WIDTHS, ASSUMED_DRAFT, 0.3 * budget, clock, rows=1)
+
+
 def _timed(
     cache: Cache,
     order: Sequence[int],

@@ -121,10 +121,12 @@ class Engine:
         draft_context: Context | None,
         policy: Policy,
         after_reply: Callable[[], None] = lambda: None,
+        pressure: Callable[[], str] = lambda: "",
     ) -> None:
         """Takes the models and contexts over: `close` closes them. The pair is compatible (vocabulary.py).
 
         `after_reply` is called when a reply ends, however it does: what the policy learned may then be kept.
+        `pressure` is asked between two passes whether the draft must be released, and answers with the reason.
         """
         from specchat.engine.templates import ChatTemplate  # loads llama_cpp, which readers of our values never need
 
@@ -132,8 +134,9 @@ class Engine:
         self._draft, self._draft_context = draft, draft_context
         self._policy = policy
         self._after_reply = after_reply
+        self._pressure = pressure
         self.template = ChatTemplate(target)
-        self._notice = self.template.notice
+        self._notices = [self.template.notice] if self.template.notice else []
         self._drafters = self._make_drafters()
 
     def _make_drafters(self) -> dict[str, Drafter]:
@@ -153,6 +156,41 @@ class Engine:
     @speculation.setter
     def speculation(self, wish: Speculation) -> None:
         self._policy.speculation = wish
+
+    # ---- the draft, which may come and go
+
+    @property
+    def target_context(self) -> Context:
+        """The target with its cache."""
+        return self._context
+
+    @property
+    def has_draft(self) -> bool:
+        """Whether there is a draft model now."""
+        return self._draft_context is not None
+
+    def attach_draft(self, draft: Context, policy: Policy, after_reply: Callable[[], None]) -> None:
+        """Take a draft over, with a policy that knows its costs. Between two replies only."""
+        self._draft, self._draft_context = draft.model, draft
+        policy.speculation = self._policy.speculation
+        self._policy, self._after_reply = policy, after_reply
+        self._drafters = self._make_drafters()
+
+    def relieve(self) -> bool:
+        """Release the draft if memory is short; the next event of a reply is a notice of it. True if that was so."""
+        reason = self._pressure() if self.has_draft else ""
+        if not reason:
+            return False
+        draft, self._draft, self._draft_context = self._draft, None, None
+        self._drafters.pop("draft", None)
+        if draft is not None:
+            draft.close()
+        self._notices.append(reason)
+        return True
+
+    def _due_notices(self) -> Iterator[Notice]:
+        while self._notices:
+            yield Notice(self._notices.pop(0))
 
     def close(self) -> None:
         """Give all memory back. Safe to repeat."""
@@ -175,9 +213,8 @@ class Engine:
         after closing the generator, the engine is ready for the next reply.
         """
         started = time.perf_counter()
-        if self._notice:
-            yield Notice(self._notice)
-            self._notice = ""
+        self.relieve()
+        yield from self._due_notices()
         rendered = self._render(messages, options)
         prompt = rendered.tokens
         if len(prompt) > self._context.n_ctx:
@@ -215,7 +252,8 @@ class Engine:
             stop = min(start + self._context.n_batch, len(prompt) - 1)
             self._context.decode(prompt[start:stop], 0)
             yield Reading(stop - reused, total, reused)
-        for drafter in self._drafters.values():
+            self.relieve()
+        for drafter in list(self._drafters.values()):
             yield from self._catch_up(drafter, prompt)
         return reused
 
@@ -269,6 +307,9 @@ class Engine:
                 yield Generated(tuple(pieces), event, figures)
                 if text.stopped:
                     break
+                if self.relieve():
+                    decoder.give_up("draft")
+                yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)
         yield Finished(reason, figures, tuple(text.finish()))

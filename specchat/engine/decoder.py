@@ -105,6 +105,10 @@ class Decoder:
             self._policy.record(event)
             yield replace(event, finish=finish)
 
+    def give_up(self, drafter: str) -> None:
+        """Do without a drafter from the next round on: its model is gone."""
+        self._drafters.pop(drafter, None)
+
     def _room(self, kept: Sequence[int], end: int | None) -> int:
         """The most proposals a round may verify: the pass adds k + 1 cells and keeps at most k + 1 tokens."""
         room = self._target.n_ctx - len(kept)

@@ -28,6 +28,7 @@ from specchat.worker.protocol import (
     Answer,
     Ask,
     Cancel,
+    Changed,
     Count,
     Counted,
     Emitted,
@@ -40,6 +41,7 @@ from specchat.worker.protocol import (
     LoadSettings,
     Quit,
     Request,
+    RestoreDraft,
     SetSpeculation,
     read_answer,
     write,
@@ -93,6 +95,7 @@ class _Child:
         self._waiting: dict[int, SimpleQueue[_Delivery]] = {}
         self._end: EngineError | None = None
         self._closing = False
+        self.info: EngineInfo | None = None  # what is loaded, as it last said
         threading.Thread(target=self._read, name="engine answers", daemon=True).start()
 
     @property
@@ -105,7 +108,7 @@ class _Child:
             assert self.process.stdin is not None
             write(self.process.stdin, request)
 
-    def answers(self, request: Load | Ask | Count) -> Generator[Answer, None, None]:
+    def answers(self, request: Load | Ask | Count | RestoreDraft) -> Generator[Answer, None, None]:
         """Send a request and yield its answers up to the last. Raises EngineError."""
         arrived: SimpleQueue[_Delivery] = SimpleQueue()
         with self._lock:
@@ -134,6 +137,8 @@ class _Child:
         with suppress(Exception), self.process.stdout as stream:
             while True:
                 answer = read_answer(stream)
+                if isinstance(answer, Loaded | Changed):
+                    self.info = answer.info
                 with self._lock:
                     queue = self._waiting.get(answer.id)
                 if queue is not None:  # else: nobody wants the rest of an abandoned reply
@@ -185,13 +190,12 @@ class Client:
         self._child: _Child | None = None
         self._numbers = itertools.count(1)
         self._last_ask = 0
-        self._info: EngineInfo | None = None
 
     @property
     def info(self) -> EngineInfo | None:
         """What is loaded; None before `load` has ended, and after the process ended."""
         child = self._child
-        return self._info if child is not None and child.alive else None
+        return child.info if child is not None and child.alive else None
 
     @property
     def pid(self) -> int | None:
@@ -200,25 +204,29 @@ class Client:
         return child.process.pid if child is not None and child.alive else None
 
     def load(
-        self, target: Path, draft: Path | None, settings: LoadSettings, *, draft_required: bool = False
+        self,
+        target: Path,
+        draft: Path | None,
+        settings: LoadSettings,
+        *,
+        draft_required: bool = False,
+        steps_down: int = 0,
     ) -> Generator[Loading, None, None]:
         """Start the process if there is none and load the models into it; afterwards `info` tells what is loaded.
 
-        Raises EngineError (a file that is no model, say) or EngineDied. Closing the generator ends the process.
+        `steps_down` leaves out the plan's first rungs, which ended an earlier process. Raises EngineError (a file that
+        is no model, say) or EngineDied. Closing the generator ends the process.
         """
-        self._info = None
         with self._lock:
             if self._child is None or not self._child.alive:
                 self._child = _Child()
             child = self._child
-        request = Load(next(self._numbers), target, draft, draft_required, settings, child.log)
+        child.info = None
+        request = Load(next(self._numbers), target, draft, draft_required, settings, child.log, steps_down)
         try:
             for answer in child.answers(request):
-                match answer:
-                    case Loading():
-                        yield answer
-                    case Loaded(info=info):
-                        self._info = info
+                if isinstance(answer, Loading):
+                    yield answer
         except EngineError:
             raise
         except BaseException:  # closed, or Ctrl+C: a load cannot be interrupted otherwise
@@ -251,6 +259,15 @@ class Client:
         if child is not None:
             child.send(SetSpeculation(speculation))
 
+    def restore_draft(self) -> Generator[Loading, None, None]:
+        """Bring the draft back that memory did not suffice for; afterwards `info` tells whether it came.
+
+        Raises EngineError or EngineDied. The conversation stays in the target's cache.
+        """
+        for answer in self._running().answers(RestoreDraft(next(self._numbers))):
+            if isinstance(answer, Loading):
+                yield answer
+
     def count(self, text: str) -> int:
         """Tokens of `text` by the target's vocabulary. Raises EngineError if no model is loaded."""
         for answer in self._running().answers(Count(next(self._numbers), text)):
@@ -261,7 +278,7 @@ class Client:
     def close(self) -> None:
         """End the process, within a second, and give its memory back. `load` may start another."""
         with self._lock:
-            child, self._child, self._info = self._child, None, None
+            child, self._child = self._child, None
         if child is not None:
             child.end()
 

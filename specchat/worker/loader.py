@@ -1,74 +1,56 @@
-"""Models into memory: walks a list of rungs down until one holds, and says why it did not stay on a higher one.
+"""Models into memory: walks the plan's rungs down until one holds, and says why it did not stay on a higher one.
 
 Contract: `load_engine` returns a ready engine and what became of the request, or raises SpecchatError with everything
 it had loaded given back. Whatever is wrong with the draft costs the draft, never the target, unless the user named
-that draft (`Load.draft_required`).
+that draft (`Load.draft_required`) and it cannot propose for this target; a lack of memory never costs more than it
+must. Estimates may be wrong, so each stage of a rung is tried for real: weights, cache, and a first pass as wide as
+any that will follow. `restore_draft` loads a draft beside a target that is there already.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from importlib.metadata import version
 from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from specchat.engine import llama, vocabulary
-from specchat.engine.calibration import calibrate
+from specchat.engine import header, llama, vocabulary
+from specchat.engine.cache import Cancelled
+from specchat.engine.calibration import calibrate, calibrate_draft
 from specchat.engine.chat import Engine
 from specchat.engine.costs import Costs
-from specchat.engine.llama import Context, Model, ModelError
+from specchat.engine.llama import N_OUTPUTS_MAX, Context, Model, ModelError, OutOfMemory
 from specchat.engine.policy import AdaptivePolicy
+from specchat.memory import planning, shapes, table
+from specchat.memory.machine import Machine
+from specchat.memory.planning import Placement, Plan, Rung, Wish
+from specchat.memory.shapes import Shape
+from specchat.worker import machine as here
 from specchat.worker.measured import Measured, identity
+from specchat.worker.pressure import Pressure
 from specchat.worker.protocol import EngineInfo, Load, ModelInfo
 
-USUAL_CONTEXT: Final = 8192  # tokens, where neither the user nor the model asks for another length
+USUAL_CONTEXT: Final = planning.FIRST_CONTEXT
 
 Progress: TypeAlias = Callable[[str, float | None], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Placement:
-    """Where one model and its cache go."""
-
-    gpu_layers: int | None = None  # None: all of them where there is a GPU
-    type_k: str = "f16"
-    type_v: str = "f16"
-    flash_attention: bool | None = None  # None: llama.cpp decides
-
-
-@dataclass(frozen=True, slots=True)
-class Rung:
-    """One way to place a pair; without a draft there is n-gram look-up and plain decoding."""
-
-    target: Placement
-    draft: Placement | None
-
-
-def rungs(request: Load) -> tuple[Rung, ...]:
-    """From the best to the last."""
-    settings = request.settings
-    # With flash attention and V in bf16 one row comes out the same bits at every width on a CPU: ggml-cpu then takes
-    # one path for a single token and for several.
-    exact = True if settings.exact else None
-    target = Placement(settings.gpu_layers, type_v="bf16" if settings.exact else "f16", flash_attention=exact)
-    draft = Placement(settings.gpu_layers)
-    both, alone = Rung(target, draft), Rung(target, None)
-    if request.draft is None:
-        return (alone,)
-    return (both,) if request.draft_required else (both, alone)
 
 
 def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> tuple[Engine, EngineInfo]:
     """See the module. `progress` is told a phrase and a fraction; `cancelled` is asked in every pass from then on."""
     if request.log is not None:
         llama.log_to(request.log)
-    loading = _Loading(request, progress, cancelled)
+    plan, obstacle = make_plan(request, here.read())
+    if not plan.rungs:
+        raise OutOfMemory(plan.reasons[0])
+    loading = _Loading(request, plan, obstacle, progress, cancelled)
     failure = ModelError("there is no way to place these models")
-    for placement, group in groupby(rungs(request), key=lambda rung: rung.target):
+    first = min(request.steps_down, len(plan.rungs) - 1)
+    steps = tuple(enumerate(plan.rungs))[first:]
+    for placement, group in groupby(steps, key=lambda step: step[1].target):
         try:
-            return loading.attempt(placement, [rung.draft for rung in group])
+            return loading.attempt(placement, list(group))
         except ModelError as error:
             failure = error
             loading.close()
@@ -78,11 +60,91 @@ def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]
     raise failure
 
 
+def make_plan(request: Load, machine: Machine) -> tuple[Plan, str]:
+    """The plan for a request, and why its draft, if it names one, is left out of it. Raises ModelError."""
+    settings, draft, obstacle = request.settings, None, ""
+    _check_devices(settings.devices, machine)
+    target = shape(request.target)
+    if request.draft is not None:
+        try:
+            draft = shape(request.draft)
+        except ModelError as error:
+            obstacle = str(error)
+    wish = Wish(
+        target=target,
+        draft=None if target.is_recurrent else draft,
+        n_ctx=settings.n_ctx,
+        gpu_layers=settings.gpu_layers,
+        devices=settings.devices,
+        limit=settings.memory_limit,
+        exact=settings.exact,
+        type_k=settings.type_k,
+        type_v=settings.type_v,
+    )
+    return planning.plan(wish, machine), obstacle
+
+
+def _check_devices(names: Sequence[str], machine: Machine) -> None:
+    known = ["CPU", *(device.name for device in machine.devices)]
+    if unknown := [name for name in names if name not in known]:
+        raise ModelError(f"there is no device {', '.join(unknown)} here; there is {', '.join(known)}")
+
+
+def shape(path: Path) -> Shape:
+    """What decides the memory that the model at `path` takes. Raises ModelError."""
+    found = header.read(path)
+    return shapes.shape(path.name, found.metadata, found.lengths, found.tensors)
+
+
+def restore_draft(
+    engine: Engine, info: EngineInfo, request: Load, progress: Progress, cancelled: Callable[[], bool]
+) -> EngineInfo:
+    """Load the request's draft beside a running target, where memory suffices now; what is loaded then."""
+    if request.draft is None or engine.has_draft:
+        return info
+    target = engine.target_context
+    machine = here.read()
+    plan = plan_draft(shape(request.draft), target, request, machine)
+    loading = _Loading(request, plan, "", progress, cancelled)
+    obstacle = plan.reasons[0] if not plan.rungs else loading.unfit(target.model)
+    for rung in () if obstacle else plan.rungs:
+        try:
+            draft = loading.place("draft", request.draft, rung.target, target.n_ctx)
+        except ModelError as error:
+            obstacle = str(error)
+            continue
+        policy, keep = loading.policy(target, draft, rung)
+        engine.attach_draft(draft, policy, keep)
+        return replace(info, draft=_info(draft.model), draft_obstacle="", draft_can_return=False)
+    return replace(info, draft_obstacle=obstacle)
+
+
+def plan_draft(draft: Shape, target: Context, request: Load, machine: Machine) -> Plan:
+    """Where a draft alone may go now: what the running target takes is no longer free."""
+    settings = request.settings
+    on_gpu = target.model.gpu_layers > 0
+    wish = Wish(
+        draft,
+        n_ctx=target.n_ctx,
+        gpu_layers=None if on_gpu else 0,
+        devices=tuple(device.name for device in machine.devices if not device.is_remote),
+        limit=settings.memory_limit,
+    )
+    plan = planning.plan(wish, machine)
+    if plan.n_ctx == target.n_ctx:
+        return plan
+    reason = f"there is not enough memory for {draft.name} beside the target"
+    return replace(plan, rungs=(), reasons=(reason,))
+
+
 class _Loading:
     """One request under way, and the models that it has in memory."""
 
-    def __init__(self, request: Load, progress: Progress, cancelled: Callable[[], bool]) -> None:
-        self._request, self._progress, self._cancelled = request, progress, cancelled
+    def __init__(
+        self, request: Load, plan: Plan, obstacle: str, progress: Progress, cancelled: Callable[[], bool]
+    ) -> None:
+        self._request, self._plan, self._obstacle = request, plan, obstacle
+        self._progress, self._cancelled = progress, cancelled
         self._models: list[Model] = []
 
     def close(self) -> None:
@@ -90,52 +152,60 @@ class _Loading:
         while self._models:
             self._models.pop().close()
 
-    def attempt(self, placement: Placement, drafts: Sequence[Placement | None]) -> tuple[Engine, EngineInfo]:
-        """The target in one place, the draft in the first that holds; None goes without. Raises ModelError."""
-        target = self._place("target", self._request.target, placement, self._n_ctx)
-        obstacle = unfit = self._unfit(target.model)
-        for draft in drafts:
-            if draft is None:
-                return self._finish(target, None, obstacle)
-            if unfit or self._request.draft is None:
-                continue
+    def attempt(self, placement: Placement, steps: Sequence[tuple[int, Rung]]) -> tuple[Engine, EngineInfo]:
+        """The target in one place, the draft in the first that holds. Raises ModelError."""
+        request = self._request
+        target = self.place("target", request.target, placement, self._plan.n_ctx)
+        unfit = (self._obstacle or self.unfit(target.model)) if request.draft else ""
+        if unfit and request.draft_required:
+            raise ModelError(unfit)
+        obstacle = unfit or self._plan.draft_obstacle
+        step, rung = steps[0]
+        if request.steps_down and rung.draft is None and self._plan.wish.draft and not obstacle:
+            obstacle = "the engine ended for want of memory with the draft model: it was left out"
+        for step, rung in steps:
+            if rung.draft is None or unfit or request.draft is None:
+                break
             try:
-                placed = self._place("draft", self._request.draft, draft, lambda _: target.n_ctx)
+                placed = self.place("draft", request.draft, rung.draft, target.n_ctx)
             except ModelError as error:
                 obstacle = str(error)
                 continue
-            return self._finish(target, placed, "")
-        raise ModelError(obstacle)
+            return self._finish(target, placed, step, rung, "", unfit)
+        return self._finish(target, None, step, replace(rung, draft=None), obstacle, unfit)
 
-    def _place(self, role: str, path: Path, placement: Placement, n_ctx: Callable[[Model], int]) -> Context:
-        """A model with its cache."""
+    def place(self, role: str, path: Path, placement: Placement, n_ctx: int) -> Context:
+        """A model with its cache, and a first pass through both. Raises ModelError with nothing left behind."""
         settings = self._request.settings
 
         def report(fraction: float) -> bool:
             self._progress(f"loading the {role}", fraction)
             return True
 
-        model = Model.load(path, gpu_layers=placement.gpu_layers, devices=settings.devices, progress=report)
+        # What is kept in RAM stays off the GPU altogether: llama.cpp would use it for long prompts all the same.
+        devices = placement.devices or ("CPU",)
+        model = Model.load(path, gpu_layers=placement.gpu_layers, devices=devices, progress=report)
         self._models.append(model)
         try:
-            return Context(
+            context = Context(
                 model,
-                n_ctx=n_ctx(model),
+                n_ctx=n_ctx,
                 threads=settings.threads,
                 type_k=placement.type_k,
                 type_v=placement.type_v,
                 flash_attention=placement.flash_attention,
                 cancelled=self._cancelled,
             )
-        except ModelError:
+            first_pass(context)
+        except (ModelError, MemoryError, Cancelled) as error:
             self._models.remove(model)
             model.close()
+            if isinstance(error, MemoryError):
+                raise OutOfMemory(f"there is not enough memory for {path.name}") from error
             raise
+        return context
 
-    def _n_ctx(self, model: Model) -> int:
-        return self._request.settings.n_ctx or min(USUAL_CONTEXT, model.n_ctx_train)
-
-    def _unfit(self, target: Model) -> str:
+    def unfit(self, target: Model) -> str:
         """Why the draft asked for cannot propose for this target wherever it is placed; "" if it can.
 
         Only its header and vocabulary are read: nothing large is loaded in vain.
@@ -150,9 +220,10 @@ class _Loading:
         except ModelError as error:
             return str(error)
 
-    def _finish(self, target: Context, draft: Context | None, obstacle: str) -> tuple[Engine, EngineInfo]:
-        measured = Measured.of(*self._conditions(target, draft))
-        costs = measured.costs or self._calibrate(target, draft)
+    def policy(self, target: Context, draft: Context | None, rung: Rung) -> tuple[AdaptivePolicy, Callable[[], None]]:
+        """The policy for these costs, and what keeps for the next session what it learns."""
+        measured = Measured.of(*self._conditions(target, draft, rung))
+        costs = measured.costs or self._calibrate(target, draft, rung)
         policy = AdaptivePolicy(self._request.settings.speculation, costs, measured.learned)
 
         def keep() -> None:
@@ -160,37 +231,46 @@ class _Loading:
 
         if measured.costs is None:
             keep()
-        engine = Engine(target.model, target, draft.model if draft else None, draft, policy, keep)
+        return policy, keep
+
+    def _finish(
+        self, target: Context, draft: Context | None, step: int, rung: Rung, obstacle: str, unfit: str
+    ) -> tuple[Engine, EngineInfo]:
+        policy, keep = self.policy(target, draft, rung)
+        small = draft.model if draft else None
+        engine = Engine(target.model, target, small, draft, policy, keep, Pressure(self._plan.machine))
         info = EngineInfo(
             target=_info(target.model),
-            draft=_info(draft.model) if draft else None,
+            draft=_info(small) if small else None,
             n_ctx=target.n_ctx,
             threads=target.threads,
-            devices=self._devices(),
+            devices=self._devices(rung.target),
             draft_obstacle=obstacle,
+            draft_can_return=bool(obstacle) and not unfit,
+            steps_down=step,
+            plan=tuple(table.lines(self._plan)),
             thinks=engine.template.thinks,
             can_toggle_thinking=engine.template.can_toggle_thinking,
             notices=tuple(self._notices(target, obstacle)),
         )
         return engine, info
 
-    def _conditions(self, *contexts: Context | None) -> Iterator[object]:
+    def _conditions(self, target: Context, draft: Context | None, rung: Rung) -> Iterator[object]:
         """Whatever the measured costs depend on."""
-        settings = self._request.settings
-        yield version("llama-cpp-python"), self._devices(), settings.gpu_layers, settings.exact
-        for context in contexts:
-            yield (identity(context.model.path), context.threads) if context else None
+        yield version("llama-cpp-python"), self._devices(rung.target)
+        for context, placement in ((target, rung.target), (draft, rung.draft)):
+            yield (identity(context.model.path), context.threads, placement) if context else None
 
-    def _calibrate(self, target: Context, draft: Context | None) -> Costs:
+    def _calibrate(self, target: Context, draft: Context | None, rung: Rung) -> Costs:
         self._progress("measuring this machine", None)
+        alone = Measured.of(*self._conditions(target, None, replace(rung, draft=None))).costs if draft else None
+        if draft is not None and alone is not None:  # the target may hold a conversation by now
+            return replace(alone, draft=calibrate_draft(draft))
         return calibrate(target, draft)
 
-    def _devices(self) -> tuple[str, ...]:
-        settings = self._request.settings
-        gpus = [device for device in llama.devices() if device.kind in ("gpu", "igpu")]
-        chosen = [device for device in gpus if not settings.devices or device.name in settings.devices]
-        used = [f"{device.name} ({device.description})" for device in chosen if settings.gpu_layers != 0]
-        return tuple(used) or ("CPU",)
+    def _devices(self, placement: Placement) -> tuple[str, ...]:
+        used = [device for device in llama.devices() if device.name in placement.devices]
+        return tuple(f"{device.name} ({device.description})" for device in used) or ("CPU",)
 
     def _notices(self, target: Context, obstacle: str) -> Iterator[str]:
         model = target.model
@@ -198,6 +278,25 @@ class _Loading:
             yield f"no speculation with this model: {model.rollback_obstacle}"
         if target.n_ctx > model.n_ctx_train:
             yield f"{model.path.name} was trained for {model.n_ctx_train:,} tokens: beyond that its text gets worse"
+        settings = self._request.settings
+        if (settings.type_k, settings.type_v) != ("f16", "f16"):
+            yield f"the cache of {model.path.name} is kept as {settings.type_k} and {settings.type_v}, as asked: " + (
+                "its replies are distributed a little differently"
+            )
+        if not self._plan.draft_obstacle:
+            yield from self._plan.reasons
+
+
+def first_pass(context: Context) -> None:
+    """The widest verification there will be, and on a GPU the longest batch: what allocates only when it is needed.
+
+    A CPU's batches need nothing beyond the buffers that were reserved with the context.
+    """
+    context.decode([0] * min(N_OUTPUTS_MAX, context.n_ctx), min(N_OUTPUTS_MAX, context.n_ctx))
+    context.rollback(0)
+    if context.model.gpu_layers:
+        context.decode([0] * min(context.n_batch, context.n_ctx), 0)
+        context.rollback(0)
 
 
 def _info(model: Model) -> ModelInfo:

@@ -7,7 +7,7 @@ changing the speculation take effect at the next round. When the parent ends, fo
 process, at once. An error in the engine is answered with `Failed`; the process lives on.
 
 The environment variable SPECCHAT_ENGINE names another factory ("module:function") than
-`specchat.worker.loader:load_engine`; its signature is `LoadEngine`.
+`specchat.worker.loader:load_engine`; see `Factory`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ import traceback
 from collections import deque
 from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
-from queue import SimpleQueue
-from typing import IO, Final, Protocol, TypeAlias
+from dataclasses import replace
+from queue import Empty, SimpleQueue
+from typing import IO, Any, Final, Protocol, TypeAlias
 
 from specchat import locations
 from specchat.engine.chat import Event, Message, ReplyOptions
@@ -33,6 +34,7 @@ from specchat.worker.protocol import (
     Answer,
     Ask,
     Cancel,
+    Changed,
     Count,
     Counted,
     Emitted,
@@ -43,6 +45,7 @@ from specchat.worker.protocol import (
     Loaded,
     Loading,
     Quit,
+    RestoreDraft,
     SetSpeculation,
     read_request,
     write,
@@ -50,6 +53,8 @@ from specchat.worker.protocol import (
 
 FACTORY_VARIABLE: Final = "SPECCHAT_ENGINE"
 FACTORY: Final = "specchat.worker.loader:load_engine"
+RESTORE: Final = "restore_draft"  # the function beside the factory that brings a draft back
+_IDLE: Final = 5.0  # seconds between two looks at the memory while nobody asks for anything
 _LOG_LIMIT: Final = 8 << 20  # bytes; a longer log is started anew
 
 
@@ -64,44 +69,79 @@ class EngineLike(Protocol):
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`."""
 
+    @property
+    def has_draft(self) -> bool:
+        """Whether there is a draft model now."""
+
+    def relieve(self) -> bool:
+        """Release the draft if memory is short, and say so in the next reply. True if that was so."""
+
     def close(self) -> None:
         """Give the memory back."""
 
 
 Progress: TypeAlias = Callable[[str, float | None], None]
-LoadEngine: TypeAlias = Callable[[Load, Progress, Callable[[], bool]], tuple[EngineLike, EngineInfo]]
+Cancelled: TypeAlias = Callable[[], bool]
+
+
+class Factory(Protocol):
+    """Where engines come from: `specchat.worker.loader`, or a test's."""
+
+    def load(self, request: Load, progress: Progress, cancelled: Cancelled) -> tuple[EngineLike, EngineInfo]:
+        """Load what is asked for. Raises SpecchatError."""
+
+    def restore(
+        self, engine: EngineLike, info: EngineInfo, request: Load, progress: Progress, cancelled: Cancelled
+    ) -> EngineInfo:
+        """Bring the request's draft back into a running engine, if memory suffices; what is loaded then."""
 
 
 class Worker:
-    """Serves one parent. `load` makes an engine of a `Load`."""
+    """Serves one parent with engines from `factory`."""
 
-    def __init__(self, requests: IO[bytes], answers: IO[bytes], load: LoadEngine, log: str) -> None:
+    def __init__(self, requests: IO[bytes], answers: IO[bytes], factory: Factory, log: str) -> None:
         self._requests, self._answers = requests, answers
-        self._load_engine, self._log = load, log
-        self._inbox: SimpleQueue[Load | Ask | None] = SimpleQueue()  # None: look at the counts
+        self._factory, self._log = factory, log
+        self._inbox: SimpleQueue[Load | Ask | RestoreDraft | None] = SimpleQueue()  # None: look at the counts
         self._counts: deque[Count] = deque()
         self._cancelled_up_to = 0
         self._current = 0
         self._speculation = Speculation()
         self._engine: EngineLike | None = None
+        self._loaded_by: Load | None = None
+        self._info: EngineInfo | None = None
 
     def run(self) -> None:
         """Serve requests one after the other until the process ends."""
         threading.Thread(target=self._read, name="requests", daemon=True).start()
         while True:
-            request = self._inbox.get()
+            try:
+                request = self._inbox.get(timeout=_IDLE)
+            except Empty:
+                if self._engine is not None and self._engine.relieve():
+                    self._tell_of_released_draft()
+                continue
             if request is None:
                 self._answer_counts()
                 continue
             try:
                 self._current = request.id
-                self._load(request) if isinstance(request, Load) else self._reply(request)
+                self._serve(request)
             except SpecchatError as error:
-                self._send(Failed(request.id, str(error)))
+                self._send(Failed(request.id, str(error), _fault(error)))
             except Exception as error:
                 self._send(self._internal(request.id, error))
             finally:
                 _trim_log()
+
+    def _serve(self, request: Load | Ask | RestoreDraft) -> None:
+        match request:
+            case Load():
+                self._load(request)
+            case Ask():
+                self._reply(request)
+            case RestoreDraft():
+                self._restore(request)
 
     def _read(self) -> None:
         """Take requests as they come, in a thread of its own; end the process when there can be no more."""
@@ -137,9 +177,24 @@ class Worker:
             engine, self._engine = self._engine, None
             engine.close()
         self._speculation = load.settings.speculation
-        self._engine, info = self._load_engine(load, self._progress(load.id), self._is_cancelled)
+        self._engine, info = self._factory.load(load, self._progress(load.id), self._is_cancelled)
         self._engine.speculation = self._speculation  # it may have changed while the models were read
+        self._loaded_by, self._info = load, info
         self._send(Loaded(load.id, info))
+
+    def _restore(self, request: RestoreDraft) -> None:
+        engine = self._loaded()
+        assert self._loaded_by is not None
+        assert self._info is not None
+        progress = self._progress(request.id)
+        self._info = self._factory.restore(engine, self._info, self._loaded_by, progress, self._is_cancelled)
+        self._send(Loaded(request.id, self._info))
+
+    def _tell_of_released_draft(self) -> None:
+        assert self._info is not None
+        obstacle = "released because memory ran short"
+        self._info = replace(self._info, draft=None, draft_obstacle=obstacle, draft_can_return=True)
+        self._send(Changed(self._info))
 
     def _progress(self, number: int) -> Progress:
         last: tuple[str, int | None] = ("", None)
@@ -158,6 +213,12 @@ class Worker:
             for event in events:
                 self._send(Emitted(ask.id, event))
                 self._answer_counts()
+                self._check_draft()
+
+    def _check_draft(self) -> None:
+        has_draft = self._engine is not None and self._engine.has_draft
+        if self._info is not None and self._info.draft is not None and not has_draft:
+            self._tell_of_released_draft()
 
     def _answer_counts(self) -> None:
         while self._counts:
@@ -189,6 +250,11 @@ class Worker:
             os._exit(0)  # nobody reads any more
 
 
+def _fault(error: SpecchatError) -> Fault:
+    # By its name: OutOfMemory itself lives where llama.cpp is loaded.
+    return Fault.MEMORY if type(error).__name__ == "OutOfMemory" else Fault.INPUT
+
+
 def _trim_log() -> None:
     if os.fstat(2).st_size > _LOG_LIMIT:
         os.ftruncate(2, 0)  # it was opened for appending: writing goes on at the new end
@@ -204,16 +270,26 @@ def _take_pipes() -> tuple[IO[bytes], IO[bytes]]:
     return requests, answers
 
 
-def _factory(name: str) -> LoadEngine:
-    """A factory that imports the real one when it is first called: an import that fails is answered, not fatal."""
-    module, _, function = name.partition(":")
+class _Named:
+    """A factory under its name, imported when it is first called: an import that fails is answered, not fatal."""
 
-    def load(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> tuple[EngineLike, EngineInfo]:
+    def __init__(self, name: str) -> None:
+        self._module, _, self._function = name.partition(":")
+
+    def load(self, request: Load, progress: Progress, cancelled: Cancelled) -> tuple[EngineLike, EngineInfo]:
         progress("starting the engine", None)
-        make: LoadEngine = getattr(importlib.import_module(module), function)
-        return make(request, progress, cancelled)
+        loaded: tuple[EngineLike, EngineInfo] = self._named(self._function)(request, progress, cancelled)
+        return loaded
 
-    return load
+    def restore(
+        self, engine: EngineLike, info: EngineInfo, request: Load, progress: Progress, cancelled: Cancelled
+    ) -> EngineInfo:
+        restored: EngineInfo = self._named(RESTORE)(engine, info, request, progress, cancelled)
+        return restored
+
+    def _named(self, name: str) -> Callable[..., Any]:
+        function: Callable[..., Any] = getattr(importlib.import_module(self._module), name)
+        return function
 
 
 def main() -> None:
@@ -222,7 +298,7 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = _take_pipes()
     faulthandler.enable()
-    factory = _factory(os.environ.get(FACTORY_VARIABLE, FACTORY))
+    factory = _Named(os.environ.get(FACTORY_VARIABLE, FACTORY))
     Worker(requests, answers, factory, locations.tilde(sys.argv[1])).run()
 
 

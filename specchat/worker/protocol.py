@@ -3,7 +3,7 @@
 Contract: frozen values, pickled one after the other over the child's own pipes (no framing of ours: a pickle knows
 its end). The client numbers its requests upwards; every answer carries the number of the request it belongs to, and
 each request but `SetSpeculation`, `Cancel` and `Quit` is answered last by exactly one of `Loaded`, `Emitted` with a
-`Finished` event, `Counted` or `Failed`.
+`Finished` event, `Counted` or `Failed`. `Changed` comes unasked, under number 0.
 """
 
 from __future__ import annotations
@@ -24,10 +24,14 @@ _PICKLE: Final = 5
 class LoadSettings:
     """How models are loaded; None leaves the choice to the engine."""
 
-    n_ctx: int | None = None  # tokens; None: 8,192, or what the model was trained for if that is less
+    n_ctx: int | None = None  # tokens; None: as `specchat.memory.planning` finds room
     threads: int | None = None
-    gpu_layers: int | None = None  # None: all of them where the build has a GPU
+    gpu_layers: int | None = None  # None: as many as fit, where the build has a GPU
     devices: tuple[str, ...] = ()  # ggml's names; empty: all
+    memory_limit: int | None = None  # bytes that may be taken, of RAM and of each device
+    type_k: str = "f16"  # of the target's cache; others than f16 change its distribution
+    type_v: str = "f16"
+    rpc: tuple[str, ...] = ()  # HOST:PORT of other machines whose devices are to be used too
     speculation: Speculation = field(default_factory=Speculation)
     exact: bool = False  # the same bits whatever the number of tokens verified at once, where the model allows
 
@@ -42,9 +46,12 @@ class Load:
     id: int
     target: Path
     draft: Path | None = None
-    draft_required: bool = False  # the user named this draft: fail rather than go on without it
+    draft_required: bool = (
+        False  # the user named this draft: fail if it cannot propose; a lack of memory costs it still
+    )
     settings: LoadSettings = field(default_factory=LoadSettings)
     log: Path | None = None  # where llama.cpp's messages go
+    steps_down: int = 0  # rungs of the plan to leave out: they ended the process before
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,11 +86,18 @@ class SetSpeculation:
 
 
 @dataclass(frozen=True, slots=True)
+class RestoreDraft:
+    """Load the draft that memory did not suffice for, beside the target as it is; answered by `Loaded`."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class Quit:
     """End the process."""
 
 
-Request: TypeAlias = Load | Ask | Count | Cancel | SetSpeculation | Quit
+Request: TypeAlias = Load | Ask | Count | Cancel | SetSpeculation | RestoreDraft | Quit
 
 
 # ---- from the child
@@ -117,6 +131,9 @@ class EngineInfo:
     threads: int
     devices: tuple[str, ...] = ()
     draft_obstacle: str = ""  # why there is no draft model although one was asked for; "" where nothing is missing
+    draft_can_return: bool = False  # only memory was missing: `RestoreDraft` may bring it back
+    steps_down: int = 0  # which rung of the plan this is
+    plan: tuple[str, ...] = ()  # the plan in print, a line each
     thinks: bool = False  # the model writes its reasoning before the answer
     can_toggle_thinking: bool = False  # its template has a variable for that
     notices: tuple[str, ...] = ()  # other things to tell the user once, a sentence each
@@ -128,6 +145,14 @@ class Loaded:
 
     id: int
     info: EngineInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Changed:
+    """What is loaded has changed: the draft was released to give memory back."""
+
+    info: EngineInfo
+    id: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +175,7 @@ class Fault(StrEnum):
     """Whose fault a failure is."""
 
     INPUT = "input"  # the request cannot be met: the sentence says why
+    MEMORY = "memory"  # there is not enough of it
     INTERNAL = "internal"  # a bug; the traceback is in the log
 
 
@@ -162,7 +188,7 @@ class Failed:
     fault: Fault = Fault.INPUT
 
 
-Answer: TypeAlias = Loading | Loaded | Emitted | Counted | Failed
+Answer: TypeAlias = Loading | Loaded | Changed | Emitted | Counted | Failed
 
 
 def write(stream: IO[bytes], message: Request | Answer) -> None:
