@@ -11,10 +11,12 @@ from typing import Final
 
 from specchat import locations
 
-_TAIL: Final = 4 << 10  # bytes of the log that count as its last words
+_TAIL: Final = 16 << 10  # bytes of the log that are read
+_LAST_WORDS: Final = 2 << 10  # bytes of it that count: a failure that the engine survived may stand above them
+_FAULT: Final = b"Fatal Python error"  # where Python's own report of a crash begins, which names no cause
 # std::bad_alloc, ggml's and CUDA's own words for an allocation that failed, and Python's.
 _NO_MEMORY: Final = re.compile(
-    rb"bad_alloc|out of memory|failed to allocate|cannot allocate memory|MemoryError", re.IGNORECASE
+    rb"bad_alloc|out of memory|insufficient memory|failed to allocate|cannot allocate memory|MemoryError", re.IGNORECASE
 )
 
 
@@ -46,7 +48,7 @@ def examine(status: int | None, oom_kills_before: int, log: Path) -> Finding:
     if status is None:
         return Finding(f"the engine's process stopped answering and was ended{where}", False)
     how = _ending(status)
-    certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(_tail(log)) is not None
+    certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(_last_words(log)) is not None
     suspected = certain or how == "SIGKILL"
     memory = " because memory ran out" if certain else " (perhaps because memory ran out)" if suspected else ""
     return Finding(f"the engine's process ended unexpectedly with {how}{memory}{where}", suspected)
@@ -61,8 +63,10 @@ def _ending(status: int) -> str:
         return f"signal {-status}"
 
 
-def _tail(log: Path) -> bytes:
+def _last_words(log: Path) -> bytes:
     with suppress(OSError), log.open("rb") as stream:
         stream.seek(max(0, log.stat().st_size - _TAIL))
-        return stream.read(_TAIL)
+        said = stream.read(_TAIL)
+        before, fault, _ = said.rpartition(_FAULT)
+        return (before if fault else said)[-_LAST_WORDS:]
     return b""

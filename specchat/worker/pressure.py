@@ -22,7 +22,7 @@ class Pressure:
     def __init__(
         self,
         machine: Machine,
-        available: Callable[[], tuple[int, str]] = here.available,
+        available: Callable[[], here.Room] = here.available,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Half of what a plan leaves free: one that only just fits is not undone at once.
@@ -35,11 +35,11 @@ class Pressure:
         if now < self._due:
             return ""
         self._due = now + _EVERY
-        free, bound = self._available()
-        if free >= self._floor:
+        room = self._available()
+        if room.free >= self._floor:
             return ""
-        where = f" {bound}" if bound else ""
+        where = f" {room.bound}" if room.bound else ""
         return (
-            f"only {format_memory(free)} of memory were left{where}: the draft model was released; "
+            f"only {format_memory(room.free)} of memory were left{where}: the draft model was released; "
             "`/speculation draft` brings it back once there is room"
         )

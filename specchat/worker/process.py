@@ -298,6 +298,8 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     requests, answers = _take_pipes()
     faulthandler.enable()
+    # ggml would have a debugger look at this process before it aborts: seconds, and most of the log.
+    os.environ.setdefault("GGML_NO_BACKTRACE", "1")
     factory = _Named(os.environ.get(FACTORY_VARIABLE, FACTORY))
     Worker(requests, answers, factory, locations.tilde(sys.argv[1])).run()
 
