@@ -394,15 +394,16 @@ async def test_only_the_last_turns_are_mounted_and_older_ones_come_when_scrolled
             assert asyncio.get_running_loop().time() - began < 20
             await chat.shows("answer 299")
             transcript = chat.screen.query_one(Transcript)
-            assert len(transcript.turns) == 10
+            await chat.until(lambda: transcript.max_scroll_y > 3)
+            before = len(transcript.turns)
+            assert before <= 18
             assert len(chat.session.messages) == 600
             await focus(chat)
             await chat.pilot.press("g")
-            await chat.until(lambda: len(transcript.turns) == 20)
-            await chat.until(lambda: not transcript._growing)
-            assert "question 290" in [t.shown.text for t in transcript.turns]
-            # What was in view still is: the turn that was on top.
-            await chat.shows("question 295")
+            await chat.until(lambda: len(transcript.turns) > before and not transcript._growing)
+            # What was in view still is.
+            await chat.shows(transcript.turns[-before].shown.text.splitlines()[0])
+            assert len(transcript.turns) + len(transcript._older) == 600
             await chat.pilot.press("G")
             await chat.shows("answer 299")
 
@@ -412,7 +413,7 @@ async def test_mounted_turns_stay_few_as_a_conversation_grows() -> None:
         for number in range(30):
             await chat.say(f"m{number}")
         transcript = chat.screen.query_one(Transcript)
-        assert len(transcript.turns) <= 42
+        assert len(transcript.turns) <= 30
         assert len(transcript.turns) + len(transcript._older) == 60
 
 

@@ -75,9 +75,7 @@ ACTIONS: Final = (
         "Copy the selection, or clear the box, or stop the reply; twice with nothing to do: quit.",
         priority=True,
     ),
-    Action(
-        "end", ("ctrl+end",), "To the end", "Go to the end and follow it.", hint=2, palette=True
-    ),
+    Action("end", ("ctrl+end",), "To the end", "Go to the end and follow it.", hint=2, palette=True),
     Action("metrics", ("f3",), "Figures", "Show or hide the panel of figures.", palette=True),
     Action(
         "origins",

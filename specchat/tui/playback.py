@@ -1,7 +1,8 @@
 """A stream of the session shown as it comes.
 
 Contract: at most one stream runs at a time, in a thread of its own (`tui.stream`); its events are taken about ten
-times a second, less often where showing them is slow. The owner is told by its two callbacks, on its own task.
+times a second, less often where showing them takes too much of the processor. The owner is told by its two
+callbacks, on its own task.
 """
 
 from __future__ import annotations
@@ -21,7 +22,8 @@ from specchat.tui.stream import Stream
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 
 _INTERVAL: Final = 0.1  # seconds between two updates; twice as often costs the engine 12 % of its speed, this 6 %
-_SHARE: Final = 0.2  # of one core: updates that take longer come less often
+_SHARE: Final = 0.15  # of one core for everything the screen does: dearer updates come less often
+_LONGEST: Final = 0.5  # seconds between two updates, whatever else (scrolling, say) keeps the screen busy
 
 
 @dataclass(slots=True)
@@ -52,21 +54,22 @@ class Playback:
     ) -> None:
         self._clock = owner.set_interval(_INTERVAL, self._tick, pause=True)
         self._on_events, self._on_end = on_events, on_end
-        self._resume_at = 0.0
+        self._shown_at, self._spent_at = float("-inf"), 0.0  # wall clock and this thread's processor time
         self._showing = asyncio.Lock()
         self._leaving = False
         self.now: Running | None = None
 
     def start(self, running: Running) -> None:
         """Play this stream; none other may be running."""
-        self.now, self._resume_at = running, 0.0
+        self.now = running
+        self._shown_at, self._spent_at = float("-inf"), 0.0
         self._clock.resume()
 
     async def _tick(self) -> None:
-        began = time.monotonic()
         running = self.now
-        if running is None or self._leaving or began < self._resume_at:
+        if running is None or self._leaving or self._too_soon():
             return
+        self._shown_at, self._spent_at = time.monotonic(), time.thread_time()
         async with self._showing:
             events, ended = running.stream.take()
             for event in events:
@@ -76,8 +79,11 @@ class Playback:
             if ended:
                 self._clock.pause()
                 await self._on_end(running)
-        now = time.monotonic()
-        self._resume_at = now + (now - began) * (1 / _SHARE - 1) - _INTERVAL
+
+    def _too_soon(self) -> bool:
+        """Whether the last update, with the layout and painting that followed it, has not been paid off yet."""
+        spent = time.thread_time() - self._spent_at
+        return time.monotonic() - self._shown_at < min(spent / _SHARE, _LONGEST)
 
     async def wind_down(self) -> None:
         """Show nothing more: widgets mounted while the application closes can upset it."""

@@ -21,8 +21,8 @@ from specchat.tui.shown import Shown
 from specchat.tui.text import clean
 from specchat.tui.widgets.turns import ReplyTurn, Turn, UserTurn
 
-_BATCH: Final = 10  # turns mounted at a time
-_MOST: Final = 40  # turns mounted when a new one is added
+_BATCH: Final = 6  # turns mounted at a time
+_MOST: Final = 120  # widgets that stay mounted when a turn is added: a layout takes about 0.1 ms for each
 _NEAR: Final = 3  # lines from the top at which older turns are mounted
 
 
@@ -65,19 +65,28 @@ class Transcript(VerticalScroll):
             await self._turns.remove_children()
             await self._turns.mount_all([self._widget(shown) for shown in everything[-_BATCH:]])
         self.follow()
+        self.call_after_refresh(self._fill)
 
     def _widget(self, shown: Shown) -> Turn:
         return UserTurn(shown) if shown.role == "user" else ReplyTurn(shown, by_origin=self.by_origin)
 
     async def add(self, *turns: Widget) -> None:
         """Put turns at the end and follow it."""
-        mounted = self.turns
-        surplus = mounted[: len(mounted) - _MOST] if len(mounted) > _MOST else []
-        for turn in surplus:
-            self._older.append(turn.shown)
-            await turn.remove()
+        await self._prune()
         await self._turns.mount(*turns)
         self.follow()
+
+    async def _prune(self) -> None:
+        """Take away what is above the last few turns."""
+        room, mounted = _MOST, self.turns
+        while mounted and (room := room - len(mounted[-1].query("*"))) > 0:
+            mounted.pop()
+        surplus = mounted[: len(self.turns) - 2]
+        self._older += [turn.shown for turn in surplus]
+        children = list(self._turns.children)
+        if surplus:
+            end = children.index(surplus[-1]) + 1
+            await self._turns.remove_children(children[:end])
 
     async def truncate(self, first: Turn) -> None:
         """Take `first` and everything after it away."""
@@ -133,7 +142,16 @@ class Transcript(VerticalScroll):
         if self.at_end is not self._was_at_end:
             self._was_at_end = self.at_end
             self.post_message(self.Moved())
-        if new_value < old_value and new_value <= _NEAR and self._older and not self._growing:
+        if new_value < old_value and new_value <= _NEAR:
+            self._want_older()
+
+    def _fill(self) -> None:
+        """What does not fill the view cannot be scrolled, and would hide that there is more."""
+        if self.max_scroll_y <= _NEAR:
+            self._want_older()
+
+    def _want_older(self) -> None:
+        if self._older and not self._growing:
             self._growing = True
             self.call_later(self._mount_older)
 
@@ -148,6 +166,7 @@ class Transcript(VerticalScroll):
     def _keep_view(self, height: int) -> None:
         self.scroll_to(y=self.scroll_y + self._turns.size.height - height, animate=False)
         self._growing = False
+        self._fill()
 
     def action_line_down(self) -> None:
         self.scroll_relative(y=1, animate=False)
