@@ -8,7 +8,7 @@ when a reply has ended: by itself, stopped, or by an error after some text came.
 from __future__ import annotations
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -19,8 +19,8 @@ from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Pi
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
-from specchat.worker.client import Client, EngineClosed, EngineDied
-from specchat.worker.protocol import EngineInfo, Loading, LoadSettings
+from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError
+from specchat.worker.protocol import EngineInfo, Fault, Loading, LoadSettings
 
 SessionEvent: TypeAlias = Loading | Event
 DEATHS: Final = 3  # of engines in a row while loading, before it is given up
@@ -48,6 +48,7 @@ class Launch:
     options: ReplyOptions = field(default_factory=ReplyOptions)
     system_prompt: str = ""
     attachments: tuple[Attachment, ...] = ()
+    advice: Callable[[], str] = field(default=lambda: "", compare=False)  # asked where memory does not suffice
 
 
 class Session:
@@ -101,10 +102,16 @@ class Session:
         except EngineClosed:
             raise  # wanted, and so no failure
         except SpecchatError as error:
-            self.failure = error
-            raise
+            self.failure = self._advised(error)
+            raise self.failure from None
         if self.launch.record:
             state.remember_opened(self.launch.record)
+
+    def _advised(self, error: SpecchatError) -> SpecchatError:
+        lacks_memory = isinstance(error, EngineError) and error.fault is Fault.MEMORY
+        if lacks_memory and (advice := self.launch.advice()):
+            return EngineError(f"{error}; {advice}", Fault.MEMORY)
+        return error
 
     def _load_with_patience(self) -> Generator[Loading, None, None]:
         launch = self.launch

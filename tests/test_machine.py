@@ -12,9 +12,9 @@ import pytest
 
 from specchat.memory.machine import Machine, ram_margin
 from specchat.units import GIB, MIB
-from specchat.worker import machine
-from specchat.worker.machine import Room
+from specchat.worker import machine, ram
 from specchat.worker.pressure import Pressure
+from specchat.worker.ram import Room
 
 TOTAL = psutil.virtual_memory().total
 GROUP = "within the control group's limit"
@@ -37,7 +37,7 @@ def v2(tmp_path: Path) -> Path:
 
 def test_without_a_limit_the_machine_itself_counts(tmp_path: Path, v2: Path) -> None:
     for root in (tmp_path / "no such", v2):
-        room = machine.available(root)
+        room = ram.available(root)
         assert room.total == TOTAL
         assert 0 < room.free < TOTAL
         assert room.bound == ""
@@ -50,44 +50,44 @@ def test_a_group_leaves_its_limit_less_what_cannot_be_reclaimed(v2: Path) -> Non
         memory__current=300 * MIB,
         memory__stat=f"anon {50 * MIB}\ninactive_file {150 * MIB}\nactive_file {50 * MIB}",
     )
-    assert machine.available(v2) == Room(400 * MIB, 500 * MIB, GROUP)
+    assert ram.available(v2) == Room(400 * MIB, 500 * MIB, GROUP)
 
 
 def test_the_tightest_ancestor_counts_and_so_does_the_soft_limit(v2: Path) -> None:
     write(v2 / "sys/fs/cgroup/user/app", memory__max=500 * MIB)
     write(v2 / "sys/fs/cgroup/user", memory__max="max", memory__high=300 * MIB, memory__current=280 * MIB)
-    assert machine.available(v2) == Room(20 * MIB, 300 * MIB, GROUP)
+    assert ram.available(v2) == Room(20 * MIB, 300 * MIB, GROUP)
 
 
 def test_a_group_over_its_limit_leaves_nothing(v2: Path) -> None:
     write(v2 / "sys/fs/cgroup/user/app", memory__max=50 * MIB)
-    assert machine.available(v2).free == 0
+    assert ram.available(v2).free == 0
 
 
 def test_in_a_container_only_the_top_of_the_groups_is_visible(tmp_path: Path) -> None:
     write(tmp_path / "proc/self", cgroup="0::/../../somewhere/on/the/host")
     write(tmp_path / "sys/fs/cgroup", memory__max=GIB, memory__current=200 * MIB)
     write(tmp_path / "proc/self", cgroup="0::/docker/abc")
-    assert machine.available(tmp_path) == Room(GIB - 200 * MIB, GIB, GROUP)
+    assert ram.available(tmp_path) == Room(GIB - 200 * MIB, GIB, GROUP)
 
 
 def test_version_1_is_read_too(tmp_path: Path) -> None:
     write(tmp_path / "proc/self", cgroup="4:cpu,cpuacct:/\n3:memory:/app\n0::/")
     group = tmp_path / "sys/fs/cgroup/memory/app"
     write(group, memory__limit_in_bytes=2**63 - 4096, memory__usage_in_bytes=GIB)
-    assert machine.available(tmp_path).bound == ""
+    assert ram.available(tmp_path).bound == ""
     write(group, memory__limit_in_bytes=400 * MIB, memory__usage_in_bytes=300 * MIB)
     write(group, memory__stat=f"total_inactive_file {100 * MIB}")
-    assert machine.available(tmp_path) == Room(200 * MIB, 400 * MIB, GROUP)
+    assert ram.available(tmp_path) == Room(200 * MIB, 400 * MIB, GROUP)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="there is no such limit")
 def test_a_limit_on_address_space_counts() -> None:
     code = (
-        "import resource, psutil; from specchat.worker import machine\n"
+        "import resource, psutil; from specchat.worker import ram\n"
         "size = psutil.Process().memory_info().vms + 300 * 2**20\n"
         "resource.setrlimit(resource.RLIMIT_AS, (size, size))\n"
-        "room = machine.available(); print(room.free, room.bound)"
+        "room = ram.available(); print(room.free, room.bound)"
     )
     said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
     free, _, bound = said.partition(" ")

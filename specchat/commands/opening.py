@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
 from specchat import settings, state
-from specchat.commands import console
+from specchat.commands import console, fitting
 from specchat.commands.options import Options, is_path
 from specchat.engine.chat import ReplyOptions
 from specchat.engine.policy import Mode, Speculation
@@ -26,6 +27,8 @@ from specchat.pairs.catalog import Catalog
 from specchat.pairs.library import Library
 from specchat.session import Attachment, Launch
 from specchat.settings import Settings
+from specchat.units import format_memory
+from specchat.worker import ram
 from specchat.worker.protocol import LoadSettings
 
 DEMO: Final = "demo"
@@ -56,6 +59,10 @@ def launch(options: Options, name: str | None = None) -> Launch:
             Mode(_first(options.speculation, chosen.speculation)), _first(options.depth, chosen.depth)
         ),
         exact=_first(options.exact, chosen.exact),
+        devices=tuple(filter(None, (options.devices or "").split(","))),
+        memory_limit=_first(options.memory_limit, chosen.memory_limit),
+        type_k=options.cache_type_k or "f16",
+        type_v=options.cache_type_v or "f16",
     )
     return Launch(
         name=models.name,
@@ -69,6 +76,23 @@ def launch(options: Options, name: str | None = None) -> Launch:
         options=ReplyOptions(_sampling(options, chosen, models.sampling), options.max_tokens),
         system_prompt=_first(options.system, chosen.system),
         attachments=tuple(attachment(path) for path in options.files),
+        advice=partial(fitting.suggestion, load.memory_limit),
+    )
+
+
+def before_pulling(options: Options, name: str | None) -> str:
+    """What the catalogue says a pair takes that is not here yet; "" where the files themselves can be asked."""
+    wanted = name or options.pair
+    if wanted is None or options.target is not None or (options.pair is None and is_path(wanted)):
+        return ""
+    known, library = catalog.load(), Library.default()
+    pair = known.pair(wanted)
+    if library.installed(pair) or pair.memory_gib is None:
+        return ""
+    room = ram.available()
+    return (
+        f"{pair.name} is not here yet: by the catalogue it takes about {pair.memory_gib} GiB with a context of 4,096 "
+        f"tokens, and {format_memory(room.free)} of RAM are free; once pulled, the plan is exact"
     )
 
 

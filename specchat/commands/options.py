@@ -15,8 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import click
 from click.shell_completion import CompletionItem
 
+from specchat.units import parse_size
+
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+# As llama.cpp's own programs offer them (engine/context.py, which is not imported here).
+CACHE_TYPES: Final = ("f32", "f16", "bf16", "q8_0", "q5_1", "q5_0", "q4_1", "q4_0", "iq4_nl")
 _FILE: Final = click.Path(path_type=Path)
 _SAMPLING_HELP: Final = "llama.cpp's default unless the pair has its own"
 
@@ -35,6 +39,10 @@ class Options:
     max_tokens: int | None = None
     threads: int | None = None
     gpu_layers: int | None = None
+    devices: str | None = None
+    memory_limit: int | None = None
+    cache_type_k: str | None = None
+    cache_type_v: str | None = None
     temperature: float | None = None
     top_k: int | None = None
     top_p: float | None = None
@@ -85,6 +93,22 @@ class PairOrFile(PairName):
         return super().shell_complete(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
+class Size(_ParamType):
+    """A memory size such as 12GiB; becomes bytes."""
+
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises click's own error for anything else."""
+        try:
+            size = value if isinstance(value, int) else parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+        if size <= 0:
+            self.fail(f"{value!r} is no memory at all", param, ctx)
+        return size
+
+
 _MODELS: Final = (
     click.option("-m", "--target", metavar="FILE", type=_FILE, help="The target: a GGUF file."),
     click.option("-md", "--draft", metavar="FILE", type=_FILE, help="The draft model: a GGUF file."),
@@ -100,9 +124,30 @@ _MACHINE: Final = (
         "--gpu-layers",
         metavar="N",
         type=click.IntRange(0),
-        help="Layers placed on the GPU; else all of them where there is one.",
+        help="Layers placed on the GPU; else as many as fit, where there is one.",
+    ),
+    click.option(
+        "--device",
+        "devices",
+        metavar="NAME[,NAME]",
+        help="Devices to use, as `specchat doctor` names them; CPU: no GPU.",
+    ),
+    click.option(
+        "--memory-limit", metavar="SIZE", type=Size(), help="The most that may be taken of RAM and each device."
+    ),
+    click.option(
+        "-ctk",
+        "--cache-type-k",
+        metavar="TYPE",
+        type=click.Choice(CACHE_TYPES),
+        help="Type of the target's key cache: f16, or a smaller one that changes what it says a little.",
+    ),
+    click.option(
+        "-ctv", "--cache-type-v", metavar="TYPE", type=click.Choice(CACHE_TYPES), help="The same of the value cache."
     ),
 )
+
+
 _OPTIONS: Final = (
     *_MODELS,
     click.option(

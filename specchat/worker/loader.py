@@ -41,7 +41,7 @@ def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]
     """See the module. `progress` is told a phrase and a fraction; `cancelled` is asked in every pass from then on."""
     if request.log is not None:
         llama.log_to(request.log)
-    plan, obstacle = make_plan(request, here.read())
+    plan, obstacle = planned(request)
     if not plan.rungs:
         raise OutOfMemory(plan.reasons[0])
     loading = _Loading(request, plan, obstacle, progress, cancelled)
@@ -58,6 +58,11 @@ def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]
             loading.close()
             raise
     raise failure
+
+
+def planned(request: Load) -> tuple[Plan, str]:
+    """The plan for a request on this machine as it is now (see `make_plan`). Raises ModelError."""
+    return make_plan(request, here.read())
 
 
 def make_plan(request: Load, machine: Machine) -> tuple[Plan, str]:

@@ -11,7 +11,7 @@ from typing import Final
 
 from specchat.memory.machine import Machine, ram_margin
 from specchat.units import format_memory
-from specchat.worker import machine as here
+from specchat.worker import ram
 
 _EVERY: Final = 2.0  # seconds
 
@@ -22,7 +22,7 @@ class Pressure:
     def __init__(
         self,
         machine: Machine,
-        available: Callable[[], here.Room] = here.available,
+        available: Callable[[], ram.Room] = ram.available,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         # Half of what a plan leaves free: one that only just fits is not undone at once.

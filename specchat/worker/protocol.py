@@ -140,6 +140,14 @@ class EngineInfo:
 
 
 @dataclass(frozen=True, slots=True)
+class Planned:
+    """The plan in print, without a load. `missing`: why not even the target has room; "" if it has."""
+
+    lines: tuple[str, ...]
+    missing: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class Loaded:
     """The engine is ready."""
 

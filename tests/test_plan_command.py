@@ -1,0 +1,127 @@
+"""`specchat plan` as a program, and what somebody is told whose models do not fit."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from specchat.commands import fitting
+from specchat.session import Launch, Session
+from specchat.units import GIB, MIB
+from specchat.worker import ram
+from specchat.worker.client import EngineError
+from specchat.worker.protocol import LoadSettings
+from specchat.worker.ram import Room
+from tests import ggufs
+
+COMMAND = [sys.executable, "-c", "from specchat.cli import main; main(prog_name='specchat')"]
+
+
+def specchat(*arguments: object) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)],
+        capture_output=True,
+        encoding="utf-8",
+        timeout=60,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+@pytest.fixture(scope="module")
+def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    folder = tmp_path_factory.mktemp("models")
+    long = ggufs.Shape(n_ctx_train=65536, n_layer=4)
+    return {
+        "target": ggufs.write(folder / "target.gguf", shape=long),
+        "draft": ggufs.write(folder / "draft.gguf"),
+        "damaged": ggufs.truncated(folder / "damaged.gguf", folder / "draft.gguf", 900),
+    }
+
+
+def test_a_plan_names_parts_places_and_room(models: dict[str, Path]) -> None:
+    done = specchat("plan", models["target"], "-md", models["draft"])
+    assert done.returncode == 0, done.stderr
+    first = done.stdout.splitlines()[0]
+    assert first == "both models in RAM; a context of 32,768 tokens"
+    for said in ("target: target.gguf", "draft: draft.gguf", "KV cache (f16)", "MAY TAKE", "RAM"):
+        assert said in done.stdout
+
+
+def test_options_of_the_chat_shape_the_plan(models: dict[str, Path]) -> None:
+    done = specchat("plan", models["target"], "-c", 4096, "-ctk", "q8_0", "--device", "CPU")
+    assert "a context of 4,096 tokens" in done.stdout
+    assert "KV cache (q8_0 and f16)" in done.stdout
+
+
+def test_a_step_down_has_its_reason(models: dict[str, Path]) -> None:
+    done = specchat("plan", models["target"], "-md", models["draft"], "-c", 8192, "--memory-limit", "14MiB")
+    assert done.returncode == 0
+    assert "the target alone in RAM" in done.stdout
+    assert "both models in RAM: " in done.stdout
+    assert "too little memory" in done.stdout
+
+
+def test_what_does_not_fit_is_a_table_a_sentence_and_status_1(models: dict[str, Path]) -> None:
+    done = specchat("plan", models["target"], "--memory-limit", "1MiB")
+    assert done.returncode == 1
+    assert "MAY TAKE" in done.stdout
+    assert "needs" in done.stderr
+    assert "more memory; no pair of the catalogue would fit" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "said"),
+    [
+        (["--memory-limit", "much"], 2, "is not a size such as 12 GiB"),
+        (["--memory-limit", "0"], 2, "no memory at all"),
+        (["-ctk", "q9"], 2, "is not one of"),
+        (["--device", "CUDA7"], 1, "there is no device CUDA7 here; there is CPU"),
+    ],
+)
+def test_bad_input_is_a_sentence(models: dict[str, Path], arguments: list[str], status: int, said: str) -> None:
+    done = specchat("plan", models["target"], *arguments)
+    assert (done.returncode, said in done.stderr) == (status, True), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_draft_leaves_a_plan_for_the_target(models: dict[str, Path]) -> None:
+    done = specchat("plan", models["target"], "-md", models["damaged"])
+    assert done.returncode == 0
+    assert "without the draft model: " in done.stdout
+    assert "incomplete or damaged" in done.stdout
+    assert specchat("plan", models["damaged"]).returncode == 1
+
+
+def test_a_pair_that_is_not_here_yet_is_priced_by_the_catalogue() -> None:
+    done = specchat("plan", "qwen3-8b")
+    assert done.returncode == 0
+    assert "not here yet" in done.stdout
+    assert "6.9 GiB" in done.stdout
+
+
+# ---- what would fit
+
+
+def test_the_largest_pair_that_fits_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ram, "available", lambda: Room(6 * GIB, 8 * GIB))
+    much = fitting.suggestion()
+    assert "would fit: specchat pull " in much
+    assert fitting.suggestion(limit=round(1.5 * GIB)) != much
+    assert fitting.suggestion(limit=MIB) == "no pair of the catalogue would fit"
+
+
+def test_a_load_that_does_not_fit_ends_with_the_advice(models: dict[str, Path]) -> None:
+    launch = Launch("big", models["target"], settings=LoadSettings(memory_limit=MIB), advice=lambda: "take another")
+    session = Session(launch)
+    with pytest.raises(EngineError, match=r"needs .* more memory; take another"):
+        list(session.load())
+    session.close()
+    damaged = Session(Launch("bad", models["damaged"], advice=lambda: "take another"))
+    with pytest.raises(EngineError) as raised:
+        list(damaged.load())
+    assert "take another" not in str(raised.value)
+    damaged.close()
