@@ -158,6 +158,7 @@ COMMANDS: Final = (
     Command("title", "TEXT", "Give the conversation a title."),
     Command("think", "[on|off]", "Let the model reason before it answers, or not, where it can.", ("on", "off")),
     Command("tokens", "[TEXT]", "Count the tokens of a text, or of the conversation."),
+    Command("plan", "", "Show where the models were placed, and why."),
     Command("unload", "", "Give the models' memory back; the next message loads them again."),
     Command("exit", "", "Quit."),
 )

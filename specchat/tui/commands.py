@@ -215,6 +215,13 @@ class CommandRunner:
         size = figures.context_size or (session.info.n_ctx if session.info else 0)
         return f"The conversation takes {figures.context_used:,} of {size:,} tokens."
 
+    async def run_plan(self, _: str) -> str:
+        plan = self._screen.session.plan()
+        if not plan:
+            raise CommandError("Nothing is loaded.")
+        await self._screen.transcript.add_notice("\n".join(plan))
+        return ""
+
     def run_unload(self, _: str) -> str:
         if self._screen.busy:
             raise CommandError("Stop the reply first.")

@@ -6,11 +6,12 @@ what is done with one turn of the conversation is in `screens.turns`.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from dataclasses import replace
 from typing import ClassVar, Final
 
-from textual import on
+from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
@@ -187,6 +188,19 @@ class ChatScreen(TurnActions):
             self.resend(self.editing, text, attached)
         elif command is None:
             await self._send(text, attached)
+        if attached:
+            self.run_worker(self._say_sizes(attached), exit_on_error=False)
+
+    async def _say_sizes(self, attached: tuple[Attachment, ...]) -> None:
+        """How many tokens the attached files are; the engine answers between two rounds."""
+        sizes = []
+        for attachment in attached:
+            try:
+                tokens = await asyncio.to_thread(self.session.count_tokens, attachment.text)
+            except SpecchatError:
+                return
+            sizes.append(f"{attachment.name} ({tokens:,} tokens)")
+        self.note(f"Attached: {', '.join(sizes)}")
 
     async def _send(self, text: str, attached: tuple[Attachment, ...] | None = None) -> None:
         if self.play.now is not None:
@@ -274,7 +288,8 @@ class ChatScreen(TurnActions):
         return labels | {"new": "", "conversations": "", "command_palette": "", "quit": ""}
 
     @on(Transcript.Moved)
-    def on_descendant_focus(self) -> None:
+    @on(events.DescendantFocus)
+    def _other_hints(self) -> None:
         self.show_state()
 
     @on(Dock.Left)

@@ -129,7 +129,7 @@ class Dock(Vertical):
         text = event.text_area.text
         if text:  # emptied by sending: what was said about that stays
             self.hush()
-        offers = candidates(text)
+        offers = candidates(text) if self.box.cursor_at_end_of_text else ()
         self._completions.offer(offers)
         self.box.completing = bool(offers)
         self.post_message(self.Changed(text))

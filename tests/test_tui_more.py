@@ -1,0 +1,255 @@
+"""The screen's smaller parts: panel of figures, origins, thoughts, editor, attachments, hints."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from textual.content import Content
+
+from specchat.engine.chat import Event, Finished, Message, Piece
+from specchat.engine.policy import Mode, Speculation
+from specchat.engine.rounds import Origin
+from specchat.engine.stats import Figures
+from specchat.session import Attachment
+from specchat.tui import attach, editor, metrics, origins
+from specchat.tui.completion import candidates
+from specchat.tui.widgets.transcript import Transcript, code_blocks
+from tests.scripted_client import INFO, ScriptedClient, generated, until, words
+from tests.tui import HOSTILE, chatting
+
+FIGURES = ScriptedClient().figures(40)
+
+
+# ---- the panel
+
+
+def test_the_panel_shows_theory_beside_what_happened() -> None:
+    figures = replace(FIGURES, acceptance=0.75, expected_per_pass=3.05, ceiling=4.0)
+    shown = metrics.rows(Speculation(Mode.DRAFT, 6), figures, INFO, metrics.Speeds(), "because", 30).plain
+    for part in ("draft at depth 6", "75%", "3.05", "4.00", "144 MB", "78 MB", "because", "452 of 8,192"):
+        assert part in shown
+    assert "None" not in shown
+    assert metrics.rows(Speculation(), Figures(), None, metrics.Speeds(), "", 30).plain.count("None") == 0
+
+
+def test_the_sparkline_marks_where_the_drafter_changed() -> None:
+    speeds = metrics.Speeds()
+    for speed, drafter in ((10.0, "draft"), (20.0, "draft"), (5.0, "plain")):
+        speeds.add(replace(FIGURES, tokens_per_second_now=speed, drafter=drafter))
+    bars, marks = speeds.sparkline(20).plain.split("\n")
+    assert (len(bars), bars[1], marks) == (3, "█", "  ╵")
+    assert len(speeds.sparkline(2).plain.split("\n")[0]) == 2
+
+
+async def test_f3_shows_and_hides_the_panel_where_there_is_room() -> None:
+    async with chatting(size=(120, 40)) as chat:
+        await chat.say("hi")
+        await chat.pilot.press("f3")
+        await chat.shows("Figures", "acceptance rate", "73%", "tokens a pass", "144 MB")
+        await chat.pilot.press("f3")
+        await chat.pilot.pause()
+        assert "acceptance rate" not in chat.text
+    async with chatting(size=(70, 24)) as chat:
+        await chat.pilot.press("f3")
+        assert "80 columns" in chat.note
+
+
+# ---- origins
+
+
+def test_colouring_by_origin_keeps_the_text() -> None:
+    pieces = [Piece(text, origin) for text, origin in zip((HOSTILE, "b", "c", "d"), Origin, strict=True)]
+    coloured = origins.coloured([*pieces, Piece("thought", Origin.PLAIN, reasoning=True)])
+    assert coloured.plain.endswith("bcd")
+    assert "thought" not in coloured.plain
+    assert "\x1b" not in coloured.plain
+    assert len({str(span.style) for span in coloured.spans}) == 4
+
+
+async def test_f4_colours_the_reply_also_while_it_runs() -> None:
+    gate = threading.Event()
+    async with chatting(ScriptedClient(until(gate, "**one** ", "two"))) as chat:
+        await chat.say("hi", wait=False)
+        await chat.shows("one")
+        await chat.pilot.press("f4")
+        await chat.shows("**one**", "accepted from the draft", "corrected by the target")
+        gate.set()
+        await chat.shows("**one** two")
+        await chat.until(lambda: chat.idle)
+        await chat.pilot.press("f4")
+        await chat.until(lambda: "**one**" not in chat.text and "one two" in chat.text)
+
+
+# ---- thoughts
+
+
+def thinker(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+    yield generated("I wonder about [this]", client.figures(1), reasoning=True)
+    yield generated("The answer.", client.figures(2))
+    yield Finished("end", client.figures(2))
+
+
+async def test_thoughts_are_one_line_that_opens() -> None:
+    async with chatting(ScriptedClient(thinker)) as chat:
+        await chat.say("hi")
+        await chat.shows("▸ thought · 4 words", "The answer.")
+        assert "I wonder" not in chat.text
+        chat.screen.query_one(Transcript).focus()
+        await chat.pilot.press("space")
+        await chat.shows("▾ thought", "I wonder about [this]")
+        await chat.pilot.press("y")
+        assert chat.app.clipboard == "The answer."
+        assert chat.session.messages[-1].reasoning == "I wonder about [this]"
+
+
+async def test_thinking_is_switched_where_the_template_can() -> None:
+    async with chatting() as chat:
+        await chat.say("/think off")
+        assert "no switch" in chat.note
+    info = replace(INFO, can_toggle_thinking=True)
+    async with chatting(ScriptedClient(loaded=info)) as chat:
+        await chat.say("/think off")
+        assert "Reasoning is off" in chat.note
+        await chat.say("hi")
+        assert chat.client.options[0].template_variables == (("enable_thinking", False),)
+
+
+# ---- the editor
+
+
+async def test_ctrl_g_opens_the_message_in_an_editor(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "editor.py"
+    script.write_text("import sys; p = sys.argv[1]; t = open(p).read(); open(p, 'w').write(t.upper() + '!\\n')")
+    monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
+    async with chatting() as chat:
+
+        @contextmanager
+        def suspended() -> Iterator[None]:
+            yield
+
+        monkeypatch.setattr(chat.app, "suspend", suspended)
+        await chat.type("shout")
+        await chat.pilot.press("ctrl+g")
+        assert chat.box.text == "SHOUT!"
+        monkeypatch.setenv("VISUAL", "/no/such/editor")
+        await chat.pilot.press("ctrl+g")
+        assert "cannot be run" in chat.note
+        assert chat.box.text == "SHOUT!"
+
+
+def test_an_editor_that_fails_leaves_the_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("VISUAL", "false")
+    with pytest.raises(editor.EditorError, match="status 1"):
+        editor.edit("text")
+
+
+# ---- attachments
+
+
+def test_files_are_found_and_addresses_left_alone(tmp_path: Path) -> None:
+    file = tmp_path / "some notes.txt"
+    file.write_text("content")
+    assert attach.find("ask @someone or me@example.org") == ()
+    (found,) = attach.find(f'see @"{file}" please')
+    assert found.text == "content"
+    with pytest.raises(attach.AttachError, match="There is no file"):
+        attach.find(f"@{tmp_path}/nothing.txt")
+
+
+def test_what_is_no_text_is_refused(tmp_path: Path) -> None:
+    binary, latin = tmp_path / "a.bin", tmp_path / "b.txt"
+    binary.write_bytes(b"GGUF\0\0")
+    latin.write_bytes(b"caf\xe9")
+    with pytest.raises(attach.AttachError, match="not a text file"):
+        attach.read(binary)
+    with pytest.raises(attach.AttachError, match="UTF-8"):
+        attach.read(latin)
+
+
+def test_paths_are_completed(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "file.txt").touch()
+    (tmp_path / ".hidden").touch()
+    offers = [offer.text for offer in candidates(f"look at @{tmp_path}/f")]
+    assert offers == [f"look at @{tmp_path}/file.txt ", f"look at @{tmp_path}/folder/"]
+    assert candidates(f"@{tmp_path}/zzz") == ()
+    assert all(".hidden" not in offer.text for offer in candidates(f"@{tmp_path}/"))
+
+
+async def test_an_attached_file_goes_with_the_message(tmp_path: Path) -> None:
+    file = tmp_path / "notes.txt"
+    file.write_text("\n".join(f"line {number}" for number in range(40)))
+    async with chatting() as chat:
+        await chat.say(f"Sum up @{file}")
+        sent = chat.client.asked[0][0].content
+        assert sent.startswith("line 0")
+        assert sent.endswith(f"Sum up @{file}")
+        await chat.shows("more lines")
+        await chat.until(lambda: "notes.txt (80 tokens)" in chat.note)
+        await chat.say(f"And @{tmp_path}/missing.txt")
+        assert "There is no file" in chat.note
+        assert len(chat.client.asked) == 1
+        assert "missing.txt" in chat.box.text
+
+
+async def test_files_given_on_the_command_line_go_with_the_first_message() -> None:
+    async with chatting(attachments=(Attachment("a.txt", "first file"),)) as chat:
+        await chat.say("hi")
+        await chat.say("again")
+        assert chat.client.asked[1][0].content == "first file\n\nhi"
+        assert chat.client.asked[1][-1].content == "again"
+
+
+# ---- the rest
+
+
+def test_code_blocks_are_found() -> None:
+    assert code_blocks("a\n```py\nx\n```\n~~~\ny\nz\n~~~\n`inline`") == ["x\n", "y\nz\n"]
+
+
+async def test_the_plan_and_counts_are_shown() -> None:
+    info = replace(INFO, plan=("target on CPU", "draft on CPU"))
+    async with chatting(ScriptedClient(loaded=info)) as chat:
+        await chat.say("/plan")
+        await chat.shows("target on CPU", "draft on CPU")
+        await chat.say("/tokens one two three")
+        assert "3 tokens" in chat.note
+        await chat.say("hi")
+        await chat.say("/tokens")
+        assert "of 8,192 tokens" in chat.note
+        await chat.say("/unload")
+        assert "unloaded" in chat.note
+        await chat.say("hello")
+        assert chat.client.loads == 2
+
+
+async def test_hints_follow_the_focus() -> None:
+    async with chatting(ScriptedClient(words("A reply."))) as chat:
+        await chat.say("hi")
+        assert "F2 Speculation off" in chat.text
+        await chat.pilot.press("tab")
+        await chat.shows("y Copy", "e Edit", "r Again", "Esc To the box")
+        await chat.pilot.press("escape")
+        await chat.shows("F2 Speculation off")
+        assert chat.app.focused is chat.box
+
+
+async def test_a_resumed_or_long_question_is_folded() -> None:
+    async with chatting() as chat:
+        await chat.say("\n".join(f"line {number}" for number in range(30)))
+        await chat.shows("▸ 18 more lines")
+        assert "line 20" not in chat.text
+        chat.screen.query_one(Transcript).focus()
+        await chat.pilot.press("p", "p", "space")
+        await chat.until(lambda: "▸" not in chat.text)
+
+
+def test_every_style_of_origins_is_named() -> None:
+    assert isinstance(origins.legend(), Content)
+    assert set(origins.STYLES) == set(Origin)
