@@ -1,7 +1,7 @@
 """Sees that this checkout has its environment, then starts specchat or its tests.
 
-Contract: `python bootstrap.py run|test|test-long [--backend NAME] [ARGS]`, on Python 3.11 or newer and its standard
-library alone. What it says of the set-up goes to standard error, so that the program's own output stays clean.
+Contract: `python bootstrap.py run|test|test-long|test-offload [--backend NAME] [ARGS]`, on Python 3.11 or newer and its
+standard library alone. What it says of the set-up goes to standard error, so that the program's own output stays clean.
 """
 
 from __future__ import annotations
@@ -32,6 +32,10 @@ and pytest, and the exit status is 1 if any of them fails; with arguments: `pyte
     "test-long": """Usage: scripts/test-long [--backend NAME] [PYTEST-ARGS]
 
 Runs the soaks and full statistical grids of tests/long.""",
+    "test-offload": """Usage: scripts/test-offload [PYTEST-ARGS]
+
+Runs tests/offload: models on a device with a real memory limit, served over loopback by llama.cpp's RPC engine. That
+needs a llama.cpp built with it, in an environment of its own (.venv-rpc): some five minutes of compiling, once.""",
 }
 OPTIONS = """
   --backend NAME  what llama.cpp is compiled for: cpu, cuda, metal, vulkan or rocm (also: SPECCHAT_BACKEND=NAME);
@@ -123,6 +127,27 @@ def test_long(place: Checkout, options: Options) -> int:
     return timed(place, "pytest", ["pytest", "tests/long", *options.rest])
 
 
+def test_offload(place: Checkout, options: Options) -> int:
+    """The RPC engine is no backend to choose but an addition to one: a flag, and an environment of its own."""
+    apart = Apart(place.root)
+    apart.build.mkdir(parents=True, exist_ok=True)
+    os.environ["CMAKE_ARGS"] = " ".join(filter(None, [os.environ.get("CMAKE_ARGS"), "-DGGML_RPC=ON"]))
+    prepare(apart, options.backend or "cpu", test=True)
+    return timed(apart, "pytest", ["pytest", "tests/offload", *options.rest])
+
+
+class Apart(Checkout):
+    """The same clone with another environment."""
+
+    @property
+    def venv(self) -> Path:
+        return self.root / ".venv-rpc"
+
+    @property
+    def build(self) -> Path:
+        return self.root / "build" / "rpc"
+
+
 def timed(place: Checkout, name: str, command: Sequence[str]) -> int:
     """Runs one of the test tools, its output passed through; says how it ended and how long it took."""
     print(f"== {name}", flush=True)
@@ -139,7 +164,7 @@ def timed(place: Checkout, name: str, command: Sequence[str]) -> int:
 
 
 def main(arguments: Sequence[str]) -> int:
-    commands = {"run": run, "test": test, "test-long": test_long}
+    commands = {"run": run, "test": test, "test-long": test_long, "test-offload": test_offload}
     place = Checkout(Path(__file__).resolve().parent.parent)
     name, *rest = arguments
     try:

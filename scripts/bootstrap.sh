@@ -1,5 +1,5 @@
 #!/bin/sh
-# Finds a Python that is new enough and hands over to bootstrap.py: sh bootstrap.sh run|test|test-long [ARGS]
+# Finds a Python that is new enough and hands over to bootstrap.py: sh bootstrap.sh run|test|test-long|test-offload [ARGS]
 if [ "${OS:-}" = Windows_NT ]; then
     echo "These scripts need Linux or macOS; on Windows use WSL." >&2
     exit 1

@@ -33,6 +33,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "bench": ("bench", "Measure what speculation gains on this machine."),
     "explain": ("explain", "Explain what speculation can gain with your pair on your machine."),
     "verify": ("verify", "Check that speculation changes nothing, on this machine."),
+    "rpc-worker": ("rpc_worker", "Lend this machine's devices to a specchat on another one."),
     "paths": ("paths", "Print where everything lies."),
     "settings": ("settings", "Print every setting with what it does, or edit them."),
     "completion": ("completion", "Print the script that makes a shell complete specchat's command lines."),

@@ -95,6 +95,13 @@ def test_a_context_that_does_not_fit_is_shortened_and_that_is_said() -> None:
     assert not plan(replace(PAIR, n_ctx=found.n_ctx + 2048), machine(10)).n_ctx > found.n_ctx + 1024
 
 
+def test_a_context_far_beyond_the_models_own_is_not_what_memory_is_spent_on() -> None:
+    """Nobody means to fill the machine with a cache of a million tokens that the model cannot use."""
+    own = replace(PAIR, target=model("own.gguf", 32, 200, n_ctx_train=8192))
+    assert plan(replace(own, n_ctx=100_000_000), machine(64)).n_ctx == 8192
+    assert plan(replace(own, n_ctx=16384), machine(64)).n_ctx == 16384  # it fits: as asked
+
+
 def test_auto_goes_below_8k_rather_than_give_up() -> None:
     found = plan(PAIR, machine(7.9))
     assert 4096 < found.n_ctx < 8192

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from specchat.commands import fitting
+from specchat.engine import remote
+from specchat.engine.llama import ModelError
 from specchat.session import Launch, Session
 from specchat.units import GIB, MIB
 from specchat.worker import ram
@@ -125,3 +127,23 @@ def test_a_load_that_does_not_fit_ends_with_the_advice(models: dict[str, Path]) 
         list(damaged.load())
     assert "take another" not in str(raised.value)
     damaged.close()
+
+
+# ---- other machines
+
+
+@pytest.mark.skipif(remote.supported(), reason="this build of llama.cpp has the RPC engine: see tests/offload")
+def test_a_build_without_the_rpc_engine_says_so_plainly(models: dict[str, Path]) -> None:
+    for arguments in (["plan", models["target"], "--rpc", "localhost:50052"], ["rpc-worker"]):
+        done = specchat(*arguments)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1
+        assert "cannot use other machines" in done.stderr
+        assert "GGML_RPC=ON" in done.stderr
+
+
+@pytest.mark.parametrize("endpoint", ["localhost", "localhost:", ":50052", "localhost:99999", "localhost:x"])
+def test_an_endpoint_is_a_host_and_a_port(endpoint: str) -> None:
+    with pytest.raises(ModelError, match="HOST:PORT"):
+        remote.parse(endpoint)
+    assert remote.parse("[::1]:50052") == ("[::1]", 50052)

@@ -435,6 +435,23 @@ def test_a_plain_crash_does_not_blame_memory(tmp_path: Path) -> None:
     assert "memory" not in finding.sentence
 
 
+def test_pythons_own_report_of_a_crash_does_not_hide_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    report = "Fatal Python error: Aborted\n\n" + "  File x in y\n" * 500
+    log.write_text(f"ggml_aligned_malloc: insufficient memory (attempted to allocate 39 MB)\n{report}")
+    assert autopsy.examine(-signal.SIGABRT, autopsy.oom_kills(), log).memory_suspected
+    log.write_text(f"failed to allocate\n{'loaded without it' * 500}\n{report}")
+    assert not autopsy.examine(-signal.SIGABRT, autopsy.oom_kills(), log).memory_suspected
+
+
+def test_another_machine_that_went_away_is_named_as_the_cause(tmp_path: Path) -> None:
+    log = tmp_path / "engine.log"
+    log.write_text("Remote RPC server crashed or returned malformed response\nFatal Python error: Aborted\n")
+    finding = autopsy.examine(-signal.SIGABRT, autopsy.oom_kills(), log)
+    assert "--rpc" in finding.sentence
+    assert not finding.memory_suspected
+
+
 def test_a_windows_status_is_written_the_way_people_look_it_up(tmp_path: Path) -> None:
     assert "0xc0000005" in autopsy.examine(0xC0000005, autopsy.oom_kills(), tmp_path / "none.log").sentence
 

@@ -59,7 +59,8 @@ def launch(options: Options, name: str | None = None) -> Launch:
             Mode(_first(options.speculation, chosen.speculation)), _first(options.depth, chosen.depth)
         ),
         exact=_first(options.exact, chosen.exact),
-        devices=tuple(filter(None, (options.devices or "").split(","))),
+        devices=_names(options.devices),
+        rpc=_names(options.rpc),
         memory_limit=_first(options.memory_limit, chosen.memory_limit),
         type_k=options.cache_type_k or "f16",
         type_v=options.cache_type_v or "f16",
@@ -146,6 +147,11 @@ def _sampling(options: Options, chosen: Settings, pair: Mapping[str, float]) -> 
         if value is not None:
             values[key] = value
     return SamplingSettings(**values)
+
+
+def _names(listed: str | None) -> tuple[str, ...]:
+    """What stands between the commas."""
+    return tuple(filter(None, (name.strip() for name in (listed or "").split(","))))
 
 
 def _first(*values: Any) -> Any:

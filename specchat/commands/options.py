@@ -41,6 +41,7 @@ class Options:
     gpu_layers: int | None = None
     devices: str | None = None
     memory_limit: int | None = None
+    rpc: str | None = None
     cache_type_k: str | None = None
     cache_type_v: str | None = None
     temperature: float | None = None
@@ -134,6 +135,11 @@ _MACHINE: Final = (
     ),
     click.option(
         "--memory-limit", metavar="SIZE", type=Size(), help="The most that may be taken of RAM and each device."
+    ),
+    click.option(
+        "--rpc",
+        metavar="HOST:PORT[,...]",
+        help="Use the devices of other machines too, on which `specchat rpc-worker` runs.",
     ),
     click.option(
         "-ctk",

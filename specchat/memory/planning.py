@@ -141,10 +141,13 @@ def _chosen(machine: Machine, names: Sequence[str]) -> Machine:
 
 
 def _lengths(wish: Wish) -> Iterator[int]:
-    """What to try, the wished-for first."""
-    first = wish.n_ctx or min(FIRST_CONTEXT, wish.target.n_ctx_train or FIRST_CONTEXT)
-    yield first
-    length = first
+    """What to try, the wished-for first. Whoever asked for more than the model was trained for gets that at most."""
+    trained = wish.target.n_ctx_train or LONGEST_CONTEXT
+    length = wish.n_ctx or min(FIRST_CONTEXT, trained)
+    yield length
+    if length > trained:
+        length = trained
+        yield length
     while length > SHORTEST_CONTEXT:
         # The next power of two below.
         length = max(SHORTEST_CONTEXT, 1 << ((length - 1).bit_length() - 1))
@@ -153,9 +156,14 @@ def _lengths(wish: Wish) -> Iterator[int]:
 
 def _grown(wish: Wish, machine: Machine, rung: Rung, n_ctx: int) -> int:
     """The longest context that this rung has room for: as asked at most, or as "auto" goes."""
-    most = wish.n_ctx or min(LONGEST_CONTEXT, wish.target.n_ctx_train or n_ctx)
-    longer = range(most - most % _STEP, n_ctx, -_STEP)
-    return next((length for length in longer if not _short(wish, machine, rung, length)), n_ctx)
+    trained = wish.target.n_ctx_train or n_ctx
+    most = min(wish.n_ctx or LONGEST_CONTEXT, trained)
+    low, high = 0, max(0, (most - n_ctx) // _STEP)
+    while low < high:
+        middle = (low + high + 1) // 2
+        fits = not _short(wish, machine, rung, n_ctx + middle * _STEP)
+        low, high = (middle, high) if fits else (low, middle - 1)
+    return n_ctx + low * _STEP
 
 
 # ---- the rungs

@@ -18,6 +18,8 @@ _FAULT: Final = b"Fatal Python error"  # where Python's own report of a crash be
 _NO_MEMORY: Final = re.compile(
     rb"bad_alloc|out of memory|insufficient memory|failed to allocate|cannot allocate memory|MemoryError", re.IGNORECASE
 )
+# What llama.cpp's RPC engine says before it ends the process over a machine that does not answer any more.
+_REMOTE_GONE: Final = re.compile(rb"Remote RPC server crashed|Failed to connect to|RPC handshake failed")
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,11 @@ def examine(status: int | None, oom_kills_before: int, log: Path) -> Finding:
     if status is None:
         return Finding(f"the engine's process stopped answering and was ended{where}", False)
     how = _ending(status)
-    certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(_last_words(log)) is not None
+    words = _last_words(log)
+    if _REMOTE_GONE.search(words):
+        gone = "the machine that lends its devices (--rpc) does not answer any more, which ended the engine's process"
+        return Finding(f"{gone}{where}", False)
+    certain = oom_kills() > oom_kills_before or _NO_MEMORY.search(words) is not None
     suspected = certain or how == "SIGKILL"
     memory = " because memory ran out" if certain else " (perhaps because memory ran out)" if suspected else ""
     return Finding(f"the engine's process ended unexpectedly with {how}{memory}{where}", suspected)

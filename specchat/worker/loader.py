@@ -16,7 +16,7 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from specchat.engine import header, llama, vocabulary
+from specchat.engine import header, llama, remote, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate, calibrate_draft
 from specchat.engine.chat import Engine
@@ -43,7 +43,7 @@ def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]
         llama.log_to(request.log)
     plan, obstacle = planned(request)
     if not plan.rungs:
-        raise OutOfMemory(plan.reasons[0])
+        raise OutOfMemory("; ".join(plan.reasons))
     loading = _Loading(request, plan, obstacle, progress, cancelled)
     failure = ModelError("there is no way to place these models")
     first = min(request.steps_down, len(plan.rungs) - 1)
@@ -62,7 +62,9 @@ def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]
 
 def planned(request: Load) -> tuple[Plan, str]:
     """The plan for a request on this machine as it is now (see `make_plan`). Raises ModelError."""
-    return make_plan(request, here.read())
+    absent = remote.connect(request.settings.rpc)
+    plan, obstacle = make_plan(request, here.read())
+    return replace(plan, reasons=(*absent, *plan.reasons)), obstacle
 
 
 def make_plan(request: Load, machine: Machine) -> tuple[Plan, str]:
