@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -96,6 +97,34 @@ def test_a_closed_terminal_ends_specchat_and_its_engine(home: Path) -> None:
         assert engine_of(everyone)
         tmux.hang_up()
         assert all_gone(everyone)
+
+
+def test_after_kill_9_question_partial_reply_and_unsent_text_are_there_again(home: Path) -> None:
+    with terminal((80, 24), SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("--speculation", "off")
+        tmux.wait_for("8,192")
+        tmux.type("Tell me a very long story.")
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        tmux.type("half a thought")
+        tmux.wait_for("half a thought")
+        sleep(2)  # what is written about twice a second is on disk by now
+        everyone = tmux.processes()
+        kill(everyone[0], signal.SIGKILL)
+        assert all_gone(everyone)
+    with terminal((200, 50), SPECCHAT_HOME=str(home)) as tmux:
+        tmux.start("--continue")
+        text = tmux.wait_for(lambda text: "half a thought" in text and "8,192" in text)
+        assert "Tell me a very long story." in text
+        assert re.search(r"stopped", text)
+        tmux.keys("C-c")
+        tmux.type("Stop there.")
+        tmux.keys("Enter")
+        tmux.wait_for(lambda text: re.search(r"● .*tok/s", text))
+        tmux.keys("C-q")
+        assert tmux.ended_clean() == 0
+        assert re.search(r"^specchat --resume \w+$", tmux.text, re.MULTILINE)
+        assert "Tell me a very long story." in tmux.text
 
 
 def test_a_broken_model_is_said_on_the_screen_and_on_leaving(home: Path, tmp_path: Path) -> None:
