@@ -19,6 +19,7 @@ from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Pi
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
+from specchat.idle import Idle
 from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError
 from specchat.worker.protocol import EngineInfo, Fault, Loading, LoadSettings
 
@@ -48,6 +49,7 @@ class Launch:
     options: ReplyOptions = field(default_factory=ReplyOptions)
     system_prompt: str = ""
     attachments: tuple[Attachment, ...] = ()
+    idle_seconds: float = 0.0  # after which the engine gives its memory back; 0: never
     advice: Callable[[], str] = field(default=lambda: "", compare=False)  # asked where memory does not suffice
 
 
@@ -76,6 +78,7 @@ class Session:
         self._client = client or Client()
         self._speculation = launch.settings.speculation
         self._stopping = threading.Event()
+        self._idle = Idle(launch.idle_seconds, self._client.close)
         self._steps_down = 0  # rungs of the plan that ended an engine
         self._step = 0  # the rung that the latest engine is on
         self._restoring = False  # the draft is to be brought back before the next reply
@@ -98,7 +101,8 @@ class Session:
         """
         self.failure = None
         try:
-            yield from self._load_with_patience()
+            with self._idle.busy():
+                yield from self._load_with_patience()
         except EngineClosed:
             raise  # wanted, and so no failure
         except SpecchatError as error:
@@ -147,7 +151,8 @@ class Session:
         """
         self._restoring = False
         self._steps_down = 0
-        yield from self._client.restore_draft()
+        with self._idle.busy():
+            yield from self._client.restore_draft()
 
     def send(self, text: str) -> Generator[SessionEvent, None, None]:
         """Stream the reply to `text`, waking the engine first (yielding `Loading`) if it is not running.
@@ -170,15 +175,23 @@ class Session:
         return self._stream(self.messages, go_on=True)
 
     def _stream(self, turns: tuple[Message, ...], go_on: bool = False) -> Generator[SessionEvent, None, None]:
+        with self._idle.busy():
+            yield from self._wake()
+            if self._stopping.is_set():
+                yield Finished("cancelled", Figures())
+            else:
+                yield from self._reply(turns, go_on)
+
+    def _wake(self) -> Generator[SessionEvent, None, None]:
+        """An engine, and the draft that was asked for if there is room for it now."""
         if self.info is None:
             yield from self._until_stopped(self.load())
         elif self._restoring and self.info.draft_can_return:
             yield from self.restore_draft()
             if self.info.draft is None:
                 yield Notice(f"still without the draft model: {self.info.draft_obstacle}")
-        if self._stopping.is_set():
-            yield Finished("cancelled", Figures())
-            return
+
+    def _reply(self, turns: tuple[Message, ...], go_on: bool) -> Generator[SessionEvent, None, None]:
         system = (Message("system", self.system_prompt),) if self.system_prompt else ()
         reply = Reply()
         options = replace(self.options, continue_last=go_on)
@@ -229,6 +242,7 @@ class Session:
 
     def close(self) -> None:
         """End the engine's process within a second. A later `send` wakes another."""
+        self._idle.stop()
         self._client.close()
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Pi
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.rounds import Origin
 from specchat.engine.stats import Figures
+from specchat.idle import Idle
 from specchat.session import Attachment, Launch, Reply, Session, SessionEvent, compose
 from specchat.worker.client import EngineClosed, EngineDied, EngineError
 from specchat.worker.protocol import Loading
@@ -295,8 +297,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Session]
     scripted_engine.use(monkeypatch)
     made: list[Session] = []
 
-    def make(target: str, draft: str | None = None) -> Session:
-        made.append(Session(Launch("pair", Path(target), Path(draft) if draft else None)))
+    def make(target: str, draft: str | None = None, idle_seconds: float = 0.0) -> Session:
+        launch = Launch("pair", Path(target), Path(draft) if draft else None, idle_seconds=idle_seconds)
+        made.append(Session(launch))
         return made[-1]
 
     yield make
@@ -369,3 +372,50 @@ def test_a_draft_that_was_released_is_gone_from_what_is_loaded(scripted: Callabl
     assert session.info is not None
     assert session.info.draft is None
     assert session.info.draft_can_return
+
+
+# ---- idle
+
+
+def test_an_idle_engine_gives_its_memory_back_and_the_next_message_wakes_it(scripted: Callable[..., Session]) -> None:
+    session = scripted("target.gguf", "draft.gguf", idle_seconds=0.2)
+    answer(session.send("one"))
+    pid = session._client.pid
+    assert pid is not None
+    process = psutil.Process(pid)
+    process.wait(timeout=10)
+    assert session.info is None
+    events = list(session.send("two"))
+    assert isinstance(events[0], Loading)
+    assert answer(events).answer == "two"
+    assert [message.content for message in session.messages] == ["one", "one", "two", "two"]
+
+
+def test_an_engine_that_is_loading_or_replying_is_not_idle(scripted: Callable[..., Session]) -> None:
+    session = scripted("target.gguf", idle_seconds=0.1)
+    assert answer(session.send("one !pause=0.3 two three four")).answer.split() == ["one", "two", "three", "four"]
+    events = session.send("five")
+    assert next(events) is not None
+    time.sleep(0.3)  # a screen that is slow to take the next event
+    assert last(list(events)).reason == "end"
+
+
+def test_an_engine_stays_where_the_setting_is_0(scripted: Callable[..., Session]) -> None:
+    session = scripted("target.gguf")
+    answer(session.send("one"))
+    assert session._idle._timer is None
+    assert session.info is not None
+
+
+def test_closing_stops_the_clock() -> None:
+    done: list[int] = []
+    idle = Idle(0.05, lambda: done.append(1))
+    with idle.busy(), idle.busy():
+        pass
+    idle.stop()
+    time.sleep(0.15)
+    assert not done
+    with idle.busy():
+        pass
+    time.sleep(0.15)
+    assert done == [1]

@@ -77,6 +77,7 @@ def launch(options: Options, name: str | None = None) -> Launch:
         options=ReplyOptions(_sampling(options, chosen, models.sampling), options.max_tokens),
         system_prompt=_first(options.system, chosen.system),
         attachments=tuple(attachment(path) for path in options.files),
+        idle_seconds=60 * chosen.idle_minutes,
         advice=partial(fitting.suggestion, load.memory_limit),
     )
 
