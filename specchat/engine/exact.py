@@ -57,7 +57,7 @@ def _cure(model: Model) -> str:
     if model.gpu_layers:
         return "this GPU's kernels differ by width (-ngl 0 computes on the CPU)"
     # llama.cpp's description ends with the quantisation: "qwen2 1.5B Q4_K - Medium".
-    quantisation = model.description.split(" ", 2)[-1]
+    quantisation = model.description.split(" ", 2)[-1].removeprefix("(guessed) ")
     if quantisation in SUITED:
         return f"this processor's kernels for {quantisation} differ by width"
     return f"its quantisation is {quantisation}, whose kernels differ by width: a {' or '.join(SUITED)} file would do"

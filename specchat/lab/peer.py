@@ -66,7 +66,7 @@ class Comparison:
                 if not repeat % 2:
                     rate, text = _complete(peer, asked, self._n)
                 if run.rate and rate:
-                    same = self._rig.text(run.tokens).strip() == text.strip()
+                    same = self._rig.text(run.tokens, "ignore").strip() == text.strip()
                     self._turns.append(_Turn(prompt.name, len(run.tokens), run.rate, rate, same))
 
     def rows(self) -> tuple[PeerRow, ...]:

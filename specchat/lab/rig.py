@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import signal
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from specchat import locations
-from specchat.engine import exact, llama, vocabulary
+from specchat.engine import exact, llama, remote, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate
 from specchat.engine.chat import Engine, Finished, Message, ReplyOptions
@@ -66,8 +66,9 @@ class Rig:
         """The tokens that a first message of this text comes to."""
         return ChatTemplate(self.target.model).render([Message("user", text)]).tokens
 
-    def text(self, tokens: tuple[int, ...]) -> str:
-        return b"".join(map(self.target.model.piece, tokens)).decode("utf-8", "replace")
+    def text(self, tokens: Sequence[int], errors: str = "replace") -> str:
+        """What tokens come to; `errors` as in bytes.decode."""
+        return b"".join(map(self.target.model.piece, tokens)).decode("utf-8", errors)
 
 
 @contextmanager
@@ -79,6 +80,8 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
         llama.log_to(log)
     except OSError:  # a full or read-only disk is no reason not to measure
         llama.log_to(None)
+    if absent := remote.connect(settings.rpc):
+        raise SpecchatError(absent[0])
     with ExitStack() as stack:
         cancelled = stack.enter_context(_interruptible())
         placed = place(stack.enter_context(load(target, settings)), settings, cancelled, exact_mode=settings.exact)

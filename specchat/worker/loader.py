@@ -3,8 +3,9 @@
 Contract: `load_engine` returns a ready engine and what became of the request, or raises SpecchatError with everything
 it had loaded given back. Whatever is wrong with the draft costs the draft, never the target, unless the user named
 that draft (`Load.draft_required`) and it cannot propose for this target; a lack of memory never costs more than it
-must. Estimates may be wrong, so each stage of a rung is tried for real: weights, cache, and a first pass as wide as
-any that will follow. `restore_draft` loads a draft beside a target that is there already.
+must; exact mode where a model cannot have it costs a notice. Estimates may be wrong, so each stage of a rung is tried
+for real: weights, cache, and a first pass as wide as any that will follow. `restore_draft` loads a draft beside a
+target that is there already.
 """
 
 from __future__ import annotations
@@ -16,18 +17,20 @@ from itertools import groupby
 from pathlib import Path
 from typing import Final, TypeAlias
 
-from specchat.engine import header, llama, remote, vocabulary
+from specchat.engine import exact, header, llama, remote, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate, calibrate_draft
 from specchat.engine.chat import Engine
 from specchat.engine.costs import Costs
 from specchat.engine.llama import N_OUTPUTS_MAX, Context, Model, ModelError, OutOfMemory
 from specchat.engine.policy import AdaptivePolicy
+from specchat.errors import SpecchatError
 from specchat.memory import planning, shapes, table
 from specchat.memory.machine import Machine
 from specchat.memory.planning import Placement, Plan, Rung, Wish
 from specchat.memory.shapes import Shape
 from specchat.worker import machine as here
+from specchat.worker import measured
 from specchat.worker.measured import Measured, identity
 from specchat.worker.pressure import Pressure
 from specchat.worker.protocol import EngineInfo, Load, ModelInfo
@@ -37,10 +40,23 @@ USUAL_CONTEXT: Final = planning.FIRST_CONTEXT
 Progress: TypeAlias = Callable[[str, float | None], None]
 
 
+class NotExact(SpecchatError):
+    """Exact mode was asked for and this model cannot have it here: the sentence says why, and what could."""
+
+
 def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> tuple[Engine, EngineInfo]:
     """See the module. `progress` is told a phrase and a fraction; `cancelled` is asked in every pass from then on."""
     if request.log is not None:
         llama.log_to(request.log)
+    try:
+        return _walk(request, progress, cancelled)
+    except NotExact as refusal:
+        usual = replace(request, settings=replace(request.settings, exact=False))
+        engine, info = _walk(usual, progress, cancelled)
+        return engine, replace(info, notices=(f"exact mode is off: {refusal}", *info.notices))
+
+
+def _walk(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> tuple[Engine, EngineInfo]:
     plan, obstacle = planned(request)
     if not plan.rungs:
         raise OutOfMemory("; ".join(plan.reasons))
@@ -163,6 +179,8 @@ class _Loading:
         """The target in one place, the draft in the first that holds. Raises ModelError."""
         request = self._request
         target = self.place("target", request.target, placement, self._plan.n_ctx)
+        if request.settings.exact and (refusal := self._refusal(target, placement)):
+            raise NotExact(refusal)
         unfit = (self._obstacle or self.unfit(target.model)) if request.draft else ""
         if unfit and request.draft_required:
             raise ModelError(unfit)
@@ -212,6 +230,12 @@ class _Loading:
             raise
         return context
 
+    def _refusal(self, target: Context, placement: Placement) -> str:
+        """Why the target is not exact in this place, checked on real rows; "" if it is."""
+        self._progress("checking exact mode", None)
+        conditions = self._conditions(target, None, Rung("", placement))
+        return measured.once(lambda: exact.obstacle(target) or "", "exact", *conditions)
+
     def unfit(self, target: Model) -> str:
         """Why the draft asked for cannot propose for this target wherever it is placed; "" if it can.
 
@@ -229,14 +253,14 @@ class _Loading:
 
     def policy(self, target: Context, draft: Context | None, rung: Rung) -> tuple[AdaptivePolicy, Callable[[], None]]:
         """The policy for these costs, and what keeps for the next session what it learns."""
-        measured = Measured.of(*self._conditions(target, draft, rung))
-        costs = measured.costs or self._calibrate(target, draft, rung)
-        policy = AdaptivePolicy(self._request.settings.speculation, costs, measured.learned)
+        known = Measured.of(*self._conditions(target, draft, rung))
+        costs = known.costs or self._calibrate(target, draft, rung)
+        policy = AdaptivePolicy(self._request.settings.speculation, costs, known.learned)
 
         def keep() -> None:
-            measured.save(costs, policy.learned() if draft else None)
+            known.save(costs, policy.learned() if draft else None)
 
-        if measured.costs is None:
+        if known.costs is None:
             keep()
         return policy, keep
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -31,8 +31,7 @@ class Measured:
     @classmethod
     def of(cls, *conditions: object) -> Self:
         """What is on disk for these conditions: whatever changes the figures belongs in them."""
-        name = hashlib.sha256(repr(conditions).encode()).hexdigest()[:24]
-        path = locations.cache_dir() / "measured" / f"{name}.json"
+        path = _file(conditions)
         try:
             raw = json.loads(path.read_text("utf-8"))
             costs = Costs(_table(raw["costs"]["target"]), _table(raw["costs"]["draft"]), measured=True)
@@ -45,12 +44,30 @@ class Measured:
 
     def save(self, costs: Costs, learned: Learned | None) -> None:
         """Replace what is on disk."""
-        temporary = self.path.with_name(f"{self.path.name}.{os.getpid()}.tmp")
-        raw = {"costs": asdict(costs), "learned": asdict(learned) if learned else None}
-        with suppress(OSError):
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            temporary.write_text(json.dumps(raw), "utf-8")
-            temporary.replace(self.path)
+        _write(self.path, {"costs": asdict(costs), "learned": asdict(learned) if learned else None})
+
+
+def once(check: Callable[[], str], *conditions: object) -> str:
+    """The result of a slow check, which is made once for these conditions."""
+    path = _file(conditions)
+    with suppress(OSError, ValueError, KeyError, TypeError):
+        return str(json.loads(path.read_text("utf-8"))["result"])
+    result = check()
+    _write(path, {"result": result})
+    return result
+
+
+def _file(conditions: tuple[object, ...]) -> Path:
+    name = hashlib.sha256(repr(conditions).encode()).hexdigest()[:24]
+    return locations.cache_dir() / "measured" / f"{name}.json"
+
+
+def _write(path: Path, document: Mapping[str, object]) -> None:
+    temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
+    with suppress(OSError):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary.write_text(json.dumps(document), "utf-8")
+        temporary.replace(path)
 
 
 def identity(path: Path) -> tuple[str, int, int]:

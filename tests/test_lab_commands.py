@@ -1,0 +1,219 @@
+"""bench, verify and explain over tiny real models: what they print, their exit status, and that faults are found."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+from click.testing import CliRunner, Result
+
+from specchat import cli
+from specchat.engine import decoder, sampling
+from specchat.engine.sampling import Distribution
+from tests import ggufs
+
+ROOT = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A target, a draft that is another model, one of another vocabulary, and a model that cannot roll back."""
+    folder = tmp_path_factory.mktemp("models")
+    shape = ggufs.Shape(n_ctx_train=2048, quantisation="Q8_0")
+    ggufs.write(folder / "target.gguf", shape=shape)
+    ggufs.write(folder / "draft.gguf", shape=ggufs.Shape(n_layer=1, n_ctx_train=2048))
+    ggufs.write(folder / "other.gguf", ggufs.bpe(words=("sh", "or", "shor", "Ġz")))
+    ggufs.write(folder / "recurrent.gguf", architecture="mamba")
+    return folder
+
+
+def run(command: str, files: Path, *arguments: str, draft: str | None = "draft") -> Result:
+    models = ["-m", str(files / "target.gguf"), *(["-md", str(files / f"{draft}.gguf")] if draft else [])]
+    return CliRunner().invoke(cli.main, [command, *models, "-t", "1", *arguments], prog_name="specchat")
+
+
+def document(result: Result) -> Any:
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+# ---- bench
+
+QUICK = ("--only", "chat", "--only", "numbers", "--repeats", "2", "-n", "16")
+
+
+def test_a_benchmark_measures_every_mode_on_every_prompt(files: Path) -> None:
+    modes = ("plain", "draft", "draft:3", "ngram", "auto")
+    found = document(run("bench", files, *QUICK, "--modes", "draft,draft:3,ngram,auto", "--json"))
+    assert [line["mode"] for line in found["headlines"]] == [*modes]
+    assert len(found["runs"]) == 2 * 2 * len(modes)
+    for run_ in found["runs"]:
+        assert run_["accepted"] <= run_["tested"] <= run_["proposed"]
+        assert run_["passes"] <= run_["tokens"] <= 16
+        # Each mode reads the prompt itself.
+        assert run_["first_token"] > 0
+    plain = [row for row in found["prompts"] if row["mode"] == "plain"]
+    assert [row["speed_up"] for row in plain] == [1.0, 1.0]
+    assert [row["per_pass"] for row in plain] == [1.0, 1.0]
+    assert found["acceptance"] is not None
+    assert found["costs"]["measured"] is True
+    assert found["peak_memory_bytes"] > 10**7
+
+
+def test_a_benchmark_as_text_with_its_charts(files: Path, tmp_path: Path) -> None:
+    picture = tmp_path / "charts.svg"
+    result = run("bench", files, *QUICK, "--depth", "3", "--plot", "--svg", str(picture))
+    assert result.exit_code == 0, result.output
+    for word in ("PROMPT", "chat", "numbers", "draft:3", "ngram:3", "auto", "Speed-up against depth", "Peak memory"):
+        assert word in result.stdout
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_without_a_draft_there_is_no_draft_mode(files: Path) -> None:
+    found = document(run("bench", files, *QUICK, "--json", draft=None))
+    assert [line["mode"] for line in found["headlines"]] == ["plain", "ngram", "auto"]
+    assert found["draft"] is None
+
+
+def test_replies_that_loop_are_marked_and_left_out(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from specchat.lab import runs
+
+    asked: list[int] = []
+
+    def second_prompt_loops(prompt: list[int], _reply: object) -> bool:
+        asked.append(len(prompt))
+        return len(prompt) != asked[0]
+
+    monkeypatch.setattr(runs, "loops", second_prompt_loops)
+    result = run("bench", files, *QUICK, "--modes", "auto")
+    assert "loops" in result.stdout
+    assert "as a reply loops: numbers" in result.stdout
+    found = document(run("bench", files, *QUICK, "--modes", "auto", "--json"))
+    auto, row = found["headlines"][1], next(r for r in found["prompts"] if (r["prompt"], r["mode"]) == ("chat", "auto"))
+    assert found["left_out"] == ["numbers"]
+    assert auto["speed_up"] == pytest.approx(row["speed_up"])
+    assert auto["worst_prompt"] == "chat"
+
+
+def test_plain_against_llama_cpp_python(files: Path) -> None:
+    rows = document(run("bench", files, *QUICK, "--against-llama-cpp-python", "--json", draft=None))
+    assert [row["prompt"] for row in rows] == ["chat", "numbers"]
+    # Their texts may differ in how broken characters are cut: these models write any bytes.
+    assert all(row["own"] > 0 and row["peer"] > 0 and row["tokens"] == 16 for row in rows)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--modes", "fast"), "there is no mode fast"),
+        (("--only", "nothing"), "there is no prompt nothing: there is chat, code"),
+        (("--prompts", "no-such-file"), "there is no file no-such-file"),
+        ((*QUICK, "--svg", "/no/such/folder/x.svg"), "cannot write /no/such/folder/x.svg"),
+    ],
+)
+def test_bad_input_is_one_sentence(files: Path, arguments: tuple[str, ...], said: str) -> None:
+    result = run("bench", files, *arguments)
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+@pytest.mark.parametrize("command", ["bench", "verify", "explain"])
+@pytest.mark.parametrize(("draft", "said"), [("other", "cannot draft for target.gguf"), ("recurrent", "is recurrent")])
+def test_a_draft_that_does_not_fit_is_said(files: Path, command: str, draft: str, said: str) -> None:
+    result = run(command, files, draft=draft)
+    assert result.exit_code == 1
+    assert said in result.stderr
+
+
+def test_ctrl_c_prints_what_was_measured(files: Path) -> None:
+    command = [sys.executable, "-m", "specchat", "bench", "-m", str(files / "target.gguf"), "-t", "1"]
+    process = subprocess.Popen(
+        [*command, "--repeats", "500"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+    )
+    assert process.stderr is not None
+    while "auto" not in (line := process.stderr.readline()) or "warming" in line:
+        assert line
+    time.sleep(0.1)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == cli.INTERRUPTED, err
+    assert "chat" in out
+    assert "Traceback" not in err
+
+
+# ---- verify
+
+
+def test_a_pair_is_verified(files: Path) -> None:
+    result = run("verify", files, "-n", "24")
+    assert result.exit_code == 0, result.output
+    for word in ("width noise", "temperature 0", "temperature 1", "exact mode", "verdict", "lossless"):
+        assert word in result.stdout
+    found = document(run("verify", files, "-n", "8", "--json"))
+    assert found["passed"] is True
+    assert len(found["texts"]) == 20 * 10
+    assert {mode for mode, _ in found["sampled"]} == {"draft:4", "ngram:7", "auto"}
+    assert found["exact_obstacle"] is None
+
+
+def test_a_decoder_that_lets_the_draft_through_at_temperature_0_is_found(
+    files: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sampling.Sampler, "accepts", lambda *_: True)
+    result = run("verify", files, "-n", "8")
+    assert result.exit_code == 1
+    assert "leaves plain's text at token" in result.stderr
+    assert "FAIL" in result.stdout
+
+
+def test_a_residual_that_is_not_one_is_found_at_temperature_1(files: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing from p after a rejection is the commonest mistake; greedy texts do not show it."""
+
+    def from_p(p: Distribution, _q: Distribution) -> Distribution:
+        return p
+
+    monkeypatch.setattr(decoder, "residual", from_p)
+    found = json.loads(run("verify", files, "-n", "48", "--json").stdout)
+    assert found["passed"] is False
+    assert {failure.partition(",")[0] for failure in found["failures"]} <= {"draft:4", "ngram:7", "auto"}
+    assert all(text["differs_at"] is None or text["gap"] < found["bound"] for text in found["texts"])
+
+
+# ---- explain
+
+
+def test_a_pair_is_explained(files: Path) -> None:
+    result = run("explain", files, "-n", "16")
+    assert result.exit_code == 0, result.output
+    for word in ("Acceptance a =", "Ceiling", "BREAK-EVEN", "best"):
+        assert word in result.stdout
+    found = document(run("explain", files, "-n", "16", "--json"))
+    assert len(found["depths"]) == 16
+    assert found["measured"]["tested"] > 0
+    assert found["best_depth"] == 1 + int(np.argmax([depth["speed_up"] for depth in found["depths"]]))
+
+
+def test_what_if_the_acceptance_were_another(files: Path) -> None:
+    found = document(run("explain", files, "--acceptance", "0.8", "--json"))
+    assert found["depths"][3]["expected"] == pytest.approx(3.36, abs=0.005)
+    assert found["ceiling"] == pytest.approx(5.0)
+    assert found["measured"]["tested"] == 0
+
+
+def test_without_a_draft_there_is_nothing_to_explain(files: Path) -> None:
+    result = run("explain", files, draft=None)
+    assert result.exit_code == 1
+    assert "has no draft model to explain" in result.stderr
