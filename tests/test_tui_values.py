@@ -26,7 +26,7 @@ from specchat.tui.recall import Recall
 from specchat.tui.reply import Reply
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.screens.conversations import ConversationsScreen
-from specchat.tui.text import clean, one_line
+from specchat.tui.text import clean, first_clauses, one_line
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.transcript import Transcript
 from tests.scripted_client import ScriptedClient, generated
@@ -59,6 +59,14 @@ def test_escape_sequences_go_whole() -> None:
 def test_one_line_folds_and_cuts() -> None:
     assert one_line(" a\n b\tc ") == "a b c"
     assert one_line("x" * 50, 10) == "x" * 9 + "…"
+
+
+def test_a_reason_is_shortened_by_whole_clauses() -> None:
+    reason = "drafting 1 and verifying 2 costs 2.1 passes here; break-even acceptance 100 %, now 60 %: plain"
+    assert first_clauses(reason, 200) == reason
+    assert first_clauses(reason, 80) == "drafting 1 and verifying 2 costs 2.1 passes here; break-even acceptance 100 %"
+    assert first_clauses(reason, 60) == "drafting 1 and verifying 2 costs 2.1 passes here"
+    assert first_clauses(reason, 20) == ""
 
 
 # ---- fitting

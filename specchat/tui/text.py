@@ -28,3 +28,12 @@ def one_line(text: str, limit: int = 200) -> str:
     """`text` cleaned, its white space folded, and cut at `limit` characters with an ellipsis."""
     folded = " ".join(clean(text).split())
     return folded if len(folded) <= limit else folded[: limit - 1].rstrip() + "…"
+
+
+def first_clauses(text: str, width: int) -> str:
+    """As many whole clauses of a sentence as fit `width`, so that no figure is cut; "" if the first does not."""
+    text = one_line(text, len(text) + 1)
+    if len(text) <= width:
+        return text
+    ends = [match.start() for match in re.finditer("[;:,] ", text) if match.start() <= width]
+    return text[: ends[-1]] if ends else ""

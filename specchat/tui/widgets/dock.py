@@ -15,12 +15,14 @@ from textual.widgets import OptionList, TextArea
 from specchat.tui import origins
 from specchat.tui.completion import candidates
 from specchat.tui.recall import Recall
-from specchat.tui.text import one_line
+from specchat.tui.text import first_clauses, one_line
 from specchat.tui.widgets.completions import Completions
 from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.note import Note
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.status import StatusLine
+
+_CORNERS: Final = 4  # columns of the box's edge that hold no text
 
 
 class Dock(Vertical):
@@ -51,6 +53,7 @@ class Dock(Vertical):
         self.hints: Final = Hints(id="hints")
         self.recall = Recall()
         self.queued = ""
+        self._reason = ""
         self.about = ""  # what the box is for, if not for a new message
 
     def compose(self) -> ComposeResult:
@@ -77,7 +80,12 @@ class Dock(Vertical):
 
     def explain(self, reason: str) -> None:
         """Say on the box's lower edge why the mode is what it is; "" for nothing."""
-        self.box.border_subtitle = Content.styled(one_line(reason), "$foreground 60%") if reason else None
+        self._reason = reason
+        shown = first_clauses(reason, self.box.size.width - _CORNERS)
+        self.box.border_subtitle = Content.styled(shown, "$foreground 60%") if shown else None
+
+    def on_resize(self) -> None:
+        self.call_after_refresh(self.explain, self._reason)
 
     def entitle(self, about: str) -> None:
         """Say on the box's upper edge what it is for; "" for a new message."""
