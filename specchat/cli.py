@@ -34,6 +34,7 @@ COMMANDS: Final[Mapping[str, tuple[str, str]]] = {
     "explain": ("explain", "Explain what speculation can gain with your pair on your machine."),
     "verify": ("verify", "Check that speculation changes nothing, on this machine."),
     "rpc-worker": ("rpc_worker", "Lend this machine's devices to a specchat on another one."),
+    "make-draft": ("make_draft", "Make a draft for a target that has none, out of the target itself."),
     "paths": ("paths", "Print where everything lies."),
     "settings": ("settings", "Print every setting with what it does, or edit them."),
     "completion": ("completion", "Print the script that makes a shell complete specchat's command lines."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +10,7 @@ import pytest
 
 from specchat.engine import exact
 from specchat.engine.cache import Logits
-from specchat.engine.chat import Engine, Generated, Message, ReplyOptions
+from specchat.engine.chat import Generated, Message, ReplyOptions
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
@@ -20,11 +20,7 @@ from tests import ggufs
 from tests.conftest import DemoPair
 from tests.scripted_models import ScriptedCache
 
-EVERY = [
-    *(Speculation(Mode.DRAFT, depth) for depth in (1, 2, 3, 5, 8)),
-    *(Speculation(Mode.NGRAM, depth) for depth in (3, 15)),
-    Speculation(Mode.AUTO),
-]
+SOME = [Speculation(Mode.DRAFT, 3), Speculation(Mode.DRAFT, 8), Speculation(Mode.NGRAM, 15), Speculation(Mode.AUTO)]
 
 
 class Noisy(ScriptedCache):
@@ -56,19 +52,18 @@ def test_a_short_context_is_checked_as_far_as_it_goes() -> None:
     assert exact.difference(Noisy(5000, n_ctx=40), TEXT) is None
 
 
-def test_a_real_model_is_exact_with_the_right_cache_and_not_with_the_usual_one(demo_pair: DemoPair) -> None:
-    # With one thread there is nothing to split, and the usual cache is as exact.
-    with Model.load(demo_pair.target) as model:
-        with Context(
-            model, n_ctx=1024, threads=2, type_k=exact.TYPE_K, type_v=exact.TYPE_V, flash_attention=True
-        ) as context:
-            assert exact.obstacle(context) is None
-        with Context(model, n_ctx=1024, threads=2) as context:
-            sentence = exact.obstacle(context)
-    # Q8_0 is as good as any: nothing better can be offered.
-    assert sentence is not None
-    assert "cannot be exact here" in sentence
-    assert "kernels for Q8_0" in sentence
+@pytest.mark.parametrize("exact_mode", [True, False])
+def test_a_real_model_is_exact_with_the_right_cache_and_not_with_the_usual_one(
+    demo_pair: DemoPair, exact_mode: bool
+) -> None:
+    kind = {"type_v": exact.TYPE_V, "flash_attention": True} if exact_mode else {}
+    # Two threads: with one there is nothing to split, and the usual cache is as exact.
+    with Model.load(demo_pair.target) as model, Context(model, n_ctx=1024, threads=2, **kind) as context:
+        tokens = model.tokenize(exact.sample_text())
+        context.decode(tokens[:600], 0)
+        alone = exact.in_widths(context, tokens[600:608], 1)
+        same = [np.array_equal(exact.in_widths(context, tokens[600:608], width), alone) for width in (2, 4, 8)]
+    assert all(same) is exact_mode
 
 
 def test_the_refusal_names_the_quantisation_that_would_do(tmp_path: Path) -> None:
@@ -110,28 +105,28 @@ def test_loading_checks_exact_mode_once_and_refuses_it_with_the_reason(
     assert checked == ["Q8_0.gguf", "F16.gguf"]
 
 
-@pytest.fixture(scope="module")
-def engine(demo_pair: DemoPair) -> Iterator[Engine]:
-    """The real demo pair in exact mode."""
-    request = Load(1, demo_pair.target, demo_pair.draft, True, LoadSettings(n_ctx=1024, threads=1, exact=True))
-    engine, _ = loader.load_engine(request, lambda _stage, _fraction: None, lambda: False)
-    yield engine
-    engine.close()
+def test_drafters_and_depths_give_plain_decodings_tokens_some_hundred_tokens_in(demo_pair: DemoPair) -> None:
+    """Every depth, and a thousand tokens in: tests/long."""
+    check_texts(demo_pair, exact.sample_text()[:2200], 520, SOME, 16)
 
 
-@pytest.mark.parametrize("hundreds", [False, True], ids=["from the beginning", "some hundred tokens in"])
-def test_every_drafter_and_depth_gives_plain_decodings_tokens(engine: Engine, hundreds: bool) -> None:
-    file = exact.sample_text()[:2200] if hundreds else "x = 1\n"
+def check_texts(pair: DemoPair, file: str, least: int, speculations: Sequence[Speculation], n: int) -> None:
+    """The demo pair rewrites `file`, of at least so many tokens, in every way; `n` tokens each."""
+    request = Load(1, pair.target, pair.draft, True, LoadSettings(n_ctx=2048, threads=2, exact=True))
+    engine, info = loader.load_engine(request, lambda _stage, _fraction: None, lambda: False)
+    assert info.notices == ()
     messages = [Message("user", f"{file}\nRewrite this file without its comments.")]
-    options = ReplyOptions(SamplingSettings(temperature=0.0), max_tokens=24)
-    if hundreds:  # past the 512 cells from where the usual cache is not exact
-        assert len(engine.prompt_tokens(messages, options)) > 520
+    options = ReplyOptions(SamplingSettings(temperature=0.0), max_tokens=n)
+    assert len(engine.prompt_tokens(messages, options)) > least
 
     def written(speculation: Speculation) -> list[int]:
         engine.speculation = speculation
         return [t for e in engine.reply(messages, options) if isinstance(e, Generated) for t in e.round.tokens]
 
-    plain = written(Speculation(Mode.OFF))
-    assert len(plain) == 24
-    for speculation in EVERY:
-        assert written(speculation) == plain, speculation
+    try:
+        plain = written(Speculation(Mode.OFF))
+        assert len(plain) == n
+        for speculation in speculations:
+            assert written(speculation) == plain, speculation
+    finally:
+        engine.close()

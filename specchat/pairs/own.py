@@ -16,7 +16,17 @@ from pathlib import Path
 
 from specchat import locations
 from specchat.errors import SpecchatError
-from specchat.pairs.catalog import Catalog, HubSource, ModelFile, Pair, PathSource, Shard, Source, hub_source
+from specchat.pairs.catalog import (
+    Catalog,
+    HubSource,
+    MadeSource,
+    ModelFile,
+    Pair,
+    PathSource,
+    Shard,
+    Source,
+    hub_source,
+)
 
 Ask = Callable[[str, str, str | None], tuple[str, int, str | None]]  # repo, path, revision -> commit, size, sha256
 
@@ -180,6 +190,11 @@ def _file_lines(file: ModelFile) -> Iterator[str]:
                 yield "]"
             else:
                 yield f"file = {_text(shards[0].path)}{_facts(file.bytes, file.sha256, chr(10))}"
+        case MadeSource(base=base, type=kind, prune_layers=layers):
+            yield f"base = {_text(base)}"
+            yield f"type = {_text(kind)}"
+            if layers:
+                yield f"prune_layers = {list(layers)}"
         case PathSource(path=where):
             yield f"path = {_text(str(where))}{_facts(file.bytes, file.sha256, chr(10))}"
     yield ""
