@@ -56,9 +56,12 @@ def test_a_short_context_is_checked_as_far_as_it_goes() -> None:
 def test_a_real_model_is_exact_with_the_right_cache_and_not_with_the_usual_one(
     demo_pair: DemoPair, exact_mode: bool
 ) -> None:
-    kind = {"type_v": exact.TYPE_V, "flash_attention": True} if exact_mode else {}
+    type_v, flash = (exact.TYPE_V, True) if exact_mode else ("f16", None)
     # Two threads: with one there is nothing to split, and the usual cache is as exact.
-    with Model.load(demo_pair.target) as model, Context(model, n_ctx=1024, threads=2, **kind) as context:
+    with (
+        Model.load(demo_pair.target) as model,
+        Context(model, n_ctx=1024, threads=2, type_v=type_v, flash_attention=flash) as context,
+    ):
         tokens = model.tokenize(exact.sample_text())
         context.decode(tokens[:600], 0)
         alone = exact.in_widths(context, tokens[600:608], 1)

@@ -16,9 +16,12 @@ import numpy as np
 import pytest
 from click.testing import CliRunner, Result
 
-from specchat import cli
+from specchat import cli, probe
 from specchat.engine import decoder, sampling
 from specchat.engine.sampling import Distribution
+from specchat.lab.race import Lane, Moment
+from specchat.pairs import catalog
+from specchat.pairs.library import Library
 from tests import ggufs
 
 ROOT = Path(__file__).parents[1]
@@ -160,6 +163,34 @@ def test_ctrl_c_prints_what_was_measured(files: Path) -> None:
     assert "Traceback" not in err
 
 
+# ---- race
+
+
+def test_a_race_gives_both_lanes_the_same_text(files: Path) -> None:
+    found = document(run("bench", files, "--race", "hello", "--modes", "draft:3", "-n", "40", "--json"))
+    plain, drafted = found["lanes"]["plain"], found["lanes"]["draft:3"]
+    assert found["identical"] is True
+    assert found["outcome"] == "The texts are identical."
+    assert plain["text"] == drafted["text"]
+    assert plain["passes"] == plain["tokens"] == 40
+    assert drafted["passes"] == 40 - drafted["accepted"]
+
+
+def test_a_race_without_a_terminal_prints_the_reply_and_the_figures(files: Path) -> None:
+    result = run("bench", files, "--race", "hello", "-n", "20", "--temp", "1")
+    assert result.exit_code == 0, result.output
+    assert "\x1b" not in result.stdout
+    assert "differ by chance" in result.stdout
+    assert [line.split()[0] for line in result.stdout.splitlines()[-3:-1]] == ["plain", "auto"]
+
+
+def test_a_replay_shows_what_was_there_then() -> None:
+    lane = Lane("plain")
+    lane.moments = [Moment(0.5, (1,)), Moment(1.0, (2, 3))]
+    assert [lane.until(seconds).tokens for seconds in (0.0, 0.5, 0.9, 2.0)] == [(), (1,), (1,), (1, 2, 3)]
+    assert lane.rate == 3.0
+
+
 # ---- verify
 
 
@@ -223,3 +254,59 @@ def test_without_a_draft_there_is_nothing_to_explain(files: Path) -> None:
     result = run("explain", files, draft=None)
     assert result.exit_code == 1
     assert "has no draft model to explain" in result.stderr
+
+
+# ---- make-draft
+
+
+def make_draft(target: Path, *arguments: str) -> Result:
+    command = ["make-draft", "-m", str(target), "-t", "1", "--minutes", "0.3", *arguments]
+    return CliRunner().invoke(cli.main, command, prog_name="specchat")
+
+
+@pytest.fixture(scope="module")
+def deep(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return ggufs.write(
+        tmp_path_factory.mktemp("deep") / "deep.gguf", shape=ggufs.Shape(n_layer=5, n_embd=256, n_ctx_train=2048)
+    )
+
+
+def test_a_draft_that_pays_becomes_a_pair_that_opens(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.lab.make_draft.PAYS", 0.0)
+    result = make_draft(deep, "--name", "mine")
+    assert result.exit_code == 0, result.output
+    assert "The new pair is called mine" in result.stdout
+    assert "PREDICTED SPEED-UP" in result.stdout
+    pair, library = catalog.load().pair("mine"), Library.default()
+    assert pair.own
+    assert library.installed(pair)
+    assert library.path(pair.target) == deep
+    assert pair.draft is not None
+    # Nothing else is left, and the draft is one by every rule.
+    assert [path.name for path in library.models.rglob("*") if path.is_file()] == ["mine-draft.gguf"]
+    assert all(check.passed for check in probe.pair(deep, library.path(pair.draft)))
+    again = make_draft(deep, "--name", "mine")
+    assert again.exit_code == 1
+    assert "there is a pair called mine already" in again.stderr
+
+
+def test_where_no_draft_pays_it_says_so_and_keeps_nothing(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.lab.make_draft.PAYS", 1e9)
+    result = make_draft(deep)
+    assert result.exit_code == 0, result.output
+    assert "No draft made from this model pays here" in result.stdout
+    assert not catalog.load().pairs.keys() & {"deep-self"}
+    assert not [path for path in Library.default().models.rglob("*") if path.is_file()]
+
+
+def test_a_full_disk_is_said_before_anything_is_made(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.lab.make_draft.MARGIN", 2**60)
+    result = make_draft(deep)
+    assert result.exit_code == 1
+    assert "the next candidate may need more" in result.stderr
+
+
+def test_a_target_that_cannot_speculate_needs_no_draft(files: Path) -> None:
+    result = make_draft(files / "recurrent.gguf")
+    assert result.exit_code == 1
+    assert "is recurrent" in result.stderr

@@ -41,6 +41,7 @@ if TYPE_CHECKING:
 @click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="The same as an SVG picture.")
 @click.option("--json", "as_json", is_flag=True, help="Print everything measured as one JSON object.")
 @click.option("--against-llama-cpp-python", "peer", is_flag=True, help="Compare plain with Llama.create_completion.")
+@click.option("--race", metavar="PROMPT", help="Write one reply plain and then speculatively, side by side.")
 def command(name: str | None, **given: Any) -> None:
     """Measure speed in several modes, alternating them within one run.
 
@@ -55,13 +56,25 @@ def command(name: str | None, **given: Any) -> None:
     prompts = _prompts(given["prompts"], given["only"])
     launch = opening.launch(Options(**{key: given[key] for key in _OPENING}), name)
     with rig.opened(launch.target, launch.draft, launch.settings) as opened:
-        if given["peer"]:
+        if given["race"] is not None:
+            from specchat.commands import race
+
+            # The first mode that is not plain; auto unless something else was asked for.
+            mode = next((mode for mode in modes if mode != "plain"), "auto") if _asked("modes") else "auto"
+            race.run(opened, given["race"], mode, launch.options, given["as_json"])
+        elif given["peer"]:
             _peer(opened, prompts, launch.options, given)
         else:
             _bench(opened, prompts, modes, launch.options, given)
 
 
 _OPENING: Final = ("target", "draft", "pair", "ctx", "threads", "gpu_layers", "exact", "temperature", "max_tokens")
+
+
+def _asked(option: str) -> bool:
+    """Whether the option was typed, not left at its default."""
+    source = click.get_current_context().get_parameter_source(option)
+    return source is click.core.ParameterSource.COMMANDLINE
 
 
 def _modes(text: str, depth: int | None) -> tuple[str, ...]:

@@ -75,8 +75,13 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        layers = f" without {len(self.pruned)} layers" if len(self.pruned) > 1 else f" without layer {self.pruned[0]}"
-        return self.kind + (layers if self.pruned else "")
+        match self.pruned:
+            case ():
+                return self.kind
+            case (layer,):
+                return f"{self.kind} without layer {layer}"
+            case layers:
+                return f"{self.kind} without {len(layers)} layers"
 
 
 # ---- what candidates are judged by
@@ -158,6 +163,8 @@ class Search:
         base = self._folder / "base.gguf"
         shutil.copyfile(self.best_file, base)
         order = yield from self._order(kind, base)
+        if not order:
+            self.stopped = self.stopped or "the time is over"
         worse = 0
         for count in (count for count in COUNTS if count <= len(order)):
             if self._over(1.0) or worse == PATIENCE:
