@@ -1,7 +1,8 @@
 """The README is true: its commands run, what is generated in it is up to date, its links lead somewhere.
 
-A command is a line of a fenced block marked `sh`. Its comment may begin with a mark, which a reader sees too: "needs
-the hub", "needs a GPU" and "needs minutes" are not run here; "opens the chat" is run in a terminal and left.
+A command is a line of a fenced block marked `sh`. Its comment may begin with a mark, which a reader sees too. One that
+"needs the hub", "needs a GPU", "needs RPC" or "needs minutes" is not run here; one that "opens the chat" is run in a
+terminal and left.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ Run: TypeAlias = Callable[[str], "subprocess.CompletedProcess[str]"]
 
 README = (ROOT / "README.md").read_text("utf-8")
 CHAT = "opens the chat"
-ELSEWHERE = ("needs the hub", "needs a GPU", "needs minutes")
+ELSEWHERE = ("needs the hub", "needs a GPU", "needs minutes", "needs RPC")
 
 
 @dataclass(frozen=True, slots=True)
