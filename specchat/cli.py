@@ -57,6 +57,7 @@ class LazyGroup(click.Group):
         return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> object:
+        _open_missing_streams()
         try:
             return super().invoke(ctx)
         except SpecchatError as error:
@@ -65,9 +66,13 @@ class LazyGroup(click.Group):
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)
         except BrokenPipeError:
-            # Python flushes standard output once more as it ends: let that go nowhere.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            _flush_or_drop()
             ctx.exit(CLOSED_PIPE)
+        except OSError as error:  # a full disk under standard output, say
+            _flush_or_drop()
+            where = f"{error.filename}: " if error.filename else ""
+            click.echo(f"specchat: {where}{error.strerror or error}", err=True)
+            ctx.exit(1)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
@@ -98,6 +103,21 @@ class LazyGroup(click.Group):
         ]
         # Bash forgets what came before an item that stands for files: names first.
         return [*(names if not incomplete.startswith("-") else ()), *commands, *items]
+
+
+def _open_missing_streams() -> None:
+    """Started with a standard stream closed (`>&-`), whatever is opened next would take its place."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode, encoding="utf-8"))
+
+
+def _flush_or_drop() -> None:
+    """Python flushes standard output once more as it ends: what cannot be written is to go nowhere."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 @click.group(

@@ -94,10 +94,16 @@ def test_a_missing_text_file_is_one_sentence(target: str) -> None:
     one_sentence(ask("-m", target, "-f", "none.txt", "question"), "no file none.txt")
 
 
-def test_without_anything_to_ask_it_says_how(target: str) -> None:
-    result = ask("-m", target)
+@pytest.mark.parametrize(("arguments", "stdin"), [((), ""), ((" ",), None), ((), " \n\n"), (("-f", "empty"), "\n")])
+def test_without_anything_to_ask_it_says_how(
+    target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], stdin: str | None
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("empty").write_text(" \n")
+    result = ask("-m", target, *arguments, stdin=stdin)
     assert result.exit_code == 2
     assert "specchat ask" in result.stderr
+    assert result.stdout == ""
 
 
 def test_statistics_go_to_standard_error(target: str) -> None:
@@ -156,6 +162,39 @@ def test_a_closed_pipe_ends_silently(target: str) -> None:
     with program.stderr as stderr:
         assert stderr.read() == ""
     assert program.wait(10) == 141
+
+
+@pytest.mark.parametrize("closed", [0, 1, 2])
+def test_a_standard_stream_that_is_closed_keeps_nothing_from_working(target: str, closed: int) -> None:
+    command = [sys.executable, "-m", "specchat", "ask", "-m", target, "hello"]
+    result = subprocess.run(
+        ["sh", "-c", f'exec "$@" {closed}>&-', "sh", *command],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        check=False,
+    )
+    assert (result.returncode, result.stdout, result.stderr) == (0, "" if closed == 1 else "hello\n", "")
+
+
+@pytest.mark.parametrize("options", [(), ("--json",)])
+def test_output_that_cannot_be_written_is_one_sentence(target: str, tmp_path: Path, options: tuple[str, ...]) -> None:
+    unwritable = tmp_path / "output"
+    unwritable.touch()
+    with unwritable.open("rb") as output:
+        result = subprocess.run(
+            [sys.executable, "-m", "specchat", "ask", "-m", target, *options, "hello"],
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            check=False,
+        )
+    assert result.returncode == 1
+    assert result.stderr.startswith("specchat: ")
+    assert result.stderr.count("\n") == 1
 
 
 def interrupt(program: subprocess.Popen[str]) -> tuple[str, str]:

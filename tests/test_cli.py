@@ -155,6 +155,11 @@ def test_a_near_miss_is_one_sentence_that_says_what_was_meant(arguments: list[st
     [
         ("--temp", "-1"),
         ("--temp", "warm"),
+        ("--temp", "nan"),
+        ("--temp", "inf"),
+        ("--top-p", "nan"),
+        ("--min-p", "nan"),
+        ("--repeat-penalty", "nan"),
         ("--top-p", "1.5"),
         ("--min-p", "2"),
         ("--top-k", "-1"),

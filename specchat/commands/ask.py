@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from contextlib import closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -19,6 +19,8 @@ from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
     from specchat.session import Launch
+
+_NOTHING: Final = 'Ask something: specchat ask "question", or pipe a text in.'
 
 
 @click.command("ask")
@@ -33,12 +35,15 @@ def command(question: tuple[str, ...], stats: bool, as_json: bool, **given: Any)
     error, and only if that is a terminal; --json includes it.
     """
     options = Options(**given)
-    text = "\n\n".join(filter(None, (_piped(), " ".join(question).strip())))
+    text = "\n\n".join(filter(str.strip, (_piped(), " ".join(question).strip())))
     if not text and not options.files:
-        raise click.UsageError('Ask something: specchat ask "question", or pipe a text in.')
+        raise click.UsageError(_NOTHING)
     from specchat.commands import opening
 
-    _answer(_without_idle_draft(opening.launch(options)), text, stats, as_json)
+    launch = opening.launch(options)
+    if not text and not any(attached.text.strip() for attached in launch.attachments):
+        raise click.UsageError(_NOTHING)
+    _answer(_without_idle_draft(launch), text, stats, as_json)
 
 
 def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specchat.commands.options import model_options
+from specchat.commands.options import Number, model_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ _PROMPTS: Final = ("chat", "code", "rewrite", "story")
 
 @click.command("explain")
 @model_options
-@click.option("--temp", "temperature", metavar="T", type=click.FloatRange(0, 10), default=0.0, show_default=True)
+@click.option("--temp", "temperature", metavar="T", type=Number(0, 10), default=0.0, show_default=True)
 @click.option(
     "-n", "--max-tokens", metavar="N", type=click.IntRange(2), default=64, show_default=True, help="Tokens of a reply."
 )
 @click.option(
-    "--acceptance", metavar="A", type=click.FloatRange(0, 1), help="What if it were this? Then only costs are measured."
+    "--acceptance", metavar="A", type=Number(0, 1), help="What if it were this? Then only costs are measured."
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the figures as one JSON object.")
 def command(name: str | None, acceptance: float | None, as_json: bool, **given: Any) -> None:

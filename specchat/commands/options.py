@@ -6,6 +6,7 @@ come to, together with settings and catalogue, is `specchat.commands.opening`'s 
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -94,6 +95,17 @@ class PairOrFile(PairName):
         return super().shell_complete(ctx, param, incomplete) or [CompletionItem(incomplete, type="file")]
 
 
+class Number(click.FloatRange):
+    """A number in a range, which "nan" is not: no comparison tells it from one that is."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises click's own error for anything else."""
+        number = super().convert(value, param, ctx)
+        if math.isnan(number):
+            self.fail(f"{value!r} is not a number.", param, ctx)
+        return number
+
+
 class Size(_ParamType):
     """A memory size such as 12GiB; becomes bytes."""
 
@@ -174,25 +186,23 @@ _OPTIONS: Final = (
         "--temp",
         "temperature",
         metavar="T",
-        type=click.FloatRange(0, 10),
+        type=Number(0, 10),
         help=f"Sampling temperature; 0 takes the likeliest token. {_SAMPLING_HELP}, like the next four.",
     ),
     click.option("--top-k", metavar="K", type=click.IntRange(0), help="Sample from the K likeliest; 0: all."),
     click.option(
         "--top-p",
         metavar="P",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         help="Sample from the likeliest that together have this probability.",
     ),
     click.option(
         "--min-p",
         metavar="P",
-        type=click.FloatRange(0, 1),
+        type=Number(0, 1),
         help="Drop tokens less likely than this fraction of the likeliest.",
     ),
-    click.option(
-        "--repeat-penalty", metavar="R", type=click.FloatRange(0.01, 10), help="Penalty of recent tokens; 1: off."
-    ),
+    click.option("--repeat-penalty", metavar="R", type=Number(0.01, 10), help="Penalty of recent tokens; 1: off."),
     click.option("-s", "--seed", metavar="N", type=click.IntRange(0, 2**32 - 1), help="Random seed; else a fresh one."),
     click.option("-sys", "--system", metavar="TEXT", help="System prompt."),
     click.option(
