@@ -129,6 +129,20 @@ def test_json_is_one_object_that_holds_everything(target: str, tmp_path: Path) -
     assert figures["acceptance"] == figures["accepted"] / figures["tested"]
 
 
+def test_speed_over_plain_speed_is_the_speed_up(target: str) -> None:
+    # A slow beginning and a quick end: the last seconds are unlike the average.
+    script = "!pause=0.1 " + "slow " * 24 + "!pause=0.001 " + "quick " * 400
+    result = ask("-m", target, "--speculation", "off", "--stats", "--json", script)
+    speed = float(re.findall(r"speed +([\d.]+) tokens/s", result.stderr)[0])
+    speed_up, plain = map(float, re.findall(r"speed-up +([\d.]+) x plain \(([\d.]+) ", result.stderr)[0])
+    assert speed_up == pytest.approx(speed / plain, rel=0.05, abs=0.01)
+    figures = json.loads(result.stdout)["figures"]
+    assert figures["tokens_per_second_now"] > 1.1 * figures["tokens_per_second"]
+    plain = figures["plain_tokens_per_second"]
+    assert figures["speed_up"] == pytest.approx(figures["tokens_per_second"] / plain)
+    assert figures["speed_up_now"] == pytest.approx(figures["tokens_per_second_now"] / plain)
+
+
 def test_reasoning_is_not_part_of_the_reply(target: str) -> None:
     result = ask("-m", target, "!think let me see !answer forty two")
     assert (result.stdout, result.stderr) == ("forty two\n", "")

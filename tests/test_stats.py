@@ -62,6 +62,7 @@ def test_the_figures_equal_those_recomputed_from_the_rounds(events: list[Round])
     now = figures.tokens_per_second_now
     assert now is not None
     assert figures.speed_up == pytest.approx(now * 0.125)
+    assert figures.average_speed_up == pytest.approx(tokens / seconds * 0.125)
     if tested and accepted < tested:
         a = accepted / tested
         assert figures.ceiling == pytest.approx(1 / (1 - a))
@@ -84,7 +85,13 @@ def test_now_means_the_last_two_seconds() -> None:
 
 
 def test_without_a_plain_figure_there_is_no_speed_up() -> None:
-    assert figures_of([a_round(2, 1, 0.1)]).speed_up is None
+    figures = figures_of([a_round(2, 1, 0.1)])
+    assert (figures.speed_up, figures.average_speed_up) == (None, None)
+
+
+def test_no_more_of_the_context_is_used_than_there_is() -> None:
+    last = a_round(0, 0, 0.1, used=PROMPT.context_size + 1)
+    assert figures_of([last]).context_used == PROMPT.context_size
 
 
 def test_without_proposals_there_is_no_acceptance() -> None:

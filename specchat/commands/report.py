@@ -20,8 +20,8 @@ def lines(figures: Figures) -> list[str]:
 def _rows(f: Figures) -> Iterator[tuple[str, str]]:
     if f.tokens_per_second is not None:
         yield "speed", f"{f.tokens_per_second:.1f} tokens/s ({f.tokens:,} tokens in {f.seconds:.2f} s)"
-    if f.speed_up is not None and f.plain_tokens_per_second is not None:
-        yield "speed-up", f"{f.speed_up:.2f} x plain ({f.plain_tokens_per_second:.1f} tokens/s)"
+    if f.average_speed_up is not None and f.plain_tokens_per_second is not None:
+        yield "speed-up", f"{f.average_speed_up:.2f} x plain ({f.plain_tokens_per_second:.1f} tokens/s)"
     yield "drafter", f"{f.drafter} at depth {f.depth}" if f.depth else f.drafter
     if f.reason:
         yield "because", f.reason
@@ -54,7 +54,12 @@ def document(launch: Launch, info: EngineInfo | None, reply: Reply, error: str) 
             **models,
             "speculation": speculation.mode.value,
             "notices": [*(info.notices if info else ()), *reply.notices],
-            "figures": asdict(reply.figures),
+            "figures": _averaged(reply.figures),
         },
         ensure_ascii=False,
     )
+
+
+def _averaged(figures: Figures) -> dict[str, object]:
+    """The figures with the whole reply's speed-up, as its speed is; that of the last seconds under another name."""
+    return asdict(figures) | {"speed_up": figures.average_speed_up, "speed_up_now": figures.speed_up}

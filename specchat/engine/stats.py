@@ -53,6 +53,12 @@ class Figures:
     context_used: int = 0
     context_size: int = 0
 
+    @property
+    def average_speed_up(self) -> float | None:
+        """The whole reply's speed over plain's."""
+        plain, average = self.plain_tokens_per_second, self.tokens_per_second
+        return average / plain if plain and average else None
+
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
@@ -121,7 +127,8 @@ class Stats:
             prompt_tokens=self._prompt.tokens,
             prompt_reused=self._prompt.reused,
             prompt_tokens_per_second=ratio(unread, self._prompt.seconds) if unread else None,
-            context_used=event.context_used,
+            # A full context's last token has no cell: it is kept, and nothing follows it.
+            context_used=min(event.context_used, self._prompt.context_size),
             context_size=self._prompt.context_size,
         )
 

@@ -108,7 +108,7 @@ def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -
     if not figures.passes:
         return [mode, used] if n_ctx else [mode]
     now = figures.tokens_per_second_now if live else figures.tokens_per_second
-    faster = figures.speed_up if live else average_speed_up(figures)
+    faster = figures.speed_up if live else figures.average_speed_up
     return [
         mode,
         Segment(_figure(speed(now), " tok/s", "$foreground bold"), rank=1),
@@ -133,12 +133,6 @@ def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -
     ]
 
 
-def average_speed_up(figures: Figures) -> float | None:
-    """The whole reply's speed over plain's."""
-    plain, average = figures.plain_tokens_per_second, figures.tokens_per_second
-    return average / plain if plain and average else None
-
-
 def summary(figures: Figures, finish: str, drafters: tuple[str, ...], versions: str = "") -> list[Segment]:
     """The quiet line under a finished reply. `drafters` are those that were used, in order of appearance."""
 
@@ -151,7 +145,7 @@ def summary(figures: Figures, finish: str, drafters: tuple[str, ...], versions: 
     tokens = "1 token" if figures.tokens == 1 else f"{figures.tokens:,} tokens"
     parts.append(quiet(" + ".join(MODE_NAMES.get(name, name) for name in drafters) or "plain", 3))
     parts += [quiet(tokens, 4), quiet(f"{speed(figures.tokens_per_second)} tok/s", 2)]
-    if (faster := average_speed_up(figures)) is not None:
+    if (faster := figures.average_speed_up) is not None:
         parts.append(quiet(f"{ratio(faster)}× plain", 5))
     if figures.acceptance is not None:
         parts.append(quiet(f"{percent(figures.acceptance)} accepted", 6))
