@@ -10,10 +10,11 @@ import pytest
 
 from specchat.engine import exact
 from specchat.engine.cache import Logits
-from specchat.engine.chat import Generated, Message, ReplyOptions
+from specchat.engine.chat import Engine, Generated, Message, ReplyOptions
 from specchat.engine.llama import Context, Model
-from specchat.engine.policy import Mode, Speculation
+from specchat.engine.policy import AdaptivePolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
+from specchat.lab import rig
 from specchat.worker import loader
 from specchat.worker.protocol import Load, LoadSettings
 from tests import ggufs
@@ -110,14 +111,15 @@ def test_loading_checks_exact_mode_once_and_refuses_it_with_the_reason(
 
 def test_drafters_and_depths_give_plain_decodings_tokens_some_hundred_tokens_in(demo_pair: DemoPair) -> None:
     """Every depth, and a thousand tokens in: tests/long."""
-    check_texts(demo_pair, exact.sample_text()[:2200], 520, SOME, 16)
+    usual = LoadSettings(n_ctx=1024, threads=2)
+    with Model.load(demo_pair.target) as target, Model.load(demo_pair.draft) as draft:
+        contexts = [rig.place(m, usual, lambda: False, exact_mode=m is target) for m in (target, draft)]
+        engine = Engine(target, contexts[0], draft, contexts[1], AdaptivePolicy(Speculation()))
+        check_texts(engine, exact.sample_text()[:2200], 520, SOME, 12)
 
 
-def check_texts(pair: DemoPair, file: str, least: int, speculations: Sequence[Speculation], n: int) -> None:
-    """The demo pair rewrites `file`, of at least so many tokens, in every way; `n` tokens each."""
-    request = Load(1, pair.target, pair.draft, True, LoadSettings(n_ctx=2048, threads=2, exact=True))
-    engine, info = loader.load_engine(request, lambda _stage, _fraction: None, lambda: False)
-    assert info.notices == ()
+def check_texts(engine: Engine, file: str, least: int, speculations: Sequence[Speculation], n: int) -> None:
+    """The engine rewrites `file`, of at least so many tokens, in every way; `n` tokens each."""
     messages = [Message("user", f"{file}\nRewrite this file without its comments.")]
     options = ReplyOptions(SamplingSettings(temperature=0.0), max_tokens=n)
     assert len(engine.prompt_tokens(messages, options)) > least
@@ -126,10 +128,7 @@ def check_texts(pair: DemoPair, file: str, least: int, speculations: Sequence[Sp
         engine.speculation = speculation
         return [t for e in engine.reply(messages, options) if isinstance(e, Generated) for t in e.round.tokens]
 
-    try:
-        plain = written(Speculation(Mode.OFF))
-        assert len(plain) == n
-        for speculation in speculations:
-            assert written(speculation) == plain, speculation
-    finally:
-        engine.close()
+    plain = written(Speculation(Mode.OFF))
+    assert len(plain) == n
+    for speculation in speculations:
+        assert written(speculation) == plain, speculation

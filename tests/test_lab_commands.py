@@ -143,22 +143,29 @@ def test_a_draft_that_does_not_fit_is_said(files: Path, command: str, draft: str
     assert said in result.stderr
 
 
-def test_ctrl_c_prints_what_was_measured(files: Path) -> None:
-    command = [sys.executable, "-m", "specchat", "bench", "-m", str(files / "target.gguf"), "-t", "1"]
+def interrupted(arguments: list[str], after: str) -> tuple[int, str, str]:
+    """Status and output of a command that gets Ctrl+C, with its children, once its progress says `after`."""
     process = subprocess.Popen(
-        [*command, "--repeats", "500"],
+        [sys.executable, "-m", "specchat", *arguments],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
+        start_new_session=True,
     )
     assert process.stderr is not None
-    while "auto" not in (line := process.stderr.readline()) or "warming" in line:
+    while not (line := process.stderr.readline()).startswith(after):
         assert line
     time.sleep(0.1)
-    process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=60)
-    assert process.returncode == cli.INTERRUPTED, err
+    os.killpg(process.pid, signal.SIGINT)
+    out, err = process.communicate(timeout=120)
+    return process.returncode, out, err
+
+
+def test_ctrl_c_prints_what_was_measured(files: Path) -> None:
+    command = ["bench", "-m", str(files / "target.gguf"), "-t", "1", "--repeats", "500"]
+    status, out, err = interrupted(command, "chat, auto")
+    assert status == cli.INTERRUPTED, err
     assert "chat" in out
     assert "Traceback" not in err
 
@@ -260,7 +267,7 @@ def test_without_a_draft_there_is_nothing_to_explain(files: Path) -> None:
 
 
 def make_draft(target: Path, *arguments: str) -> Result:
-    command = ["make-draft", "-m", str(target), "-t", "1", "--minutes", "0.3", *arguments]
+    command = ["make-draft", "-m", str(target), "-t", "1", "--minutes", "0.1", *arguments]
     return CliRunner().invoke(cli.main, command, prog_name="specchat")
 
 
@@ -297,6 +304,16 @@ def test_where_no_draft_pays_it_says_so_and_keeps_nothing(deep: Path, monkeypatc
     assert "No draft made from this model pays here" in result.stdout
     assert not catalog.load().pairs.keys() & {"deep-self"}
     assert not [path for path in Library.default().models.rglob("*") if path.is_file()]
+
+
+def test_ctrl_c_keeps_the_best_so_far(deep: Path) -> None:
+    command = ["make-draft", "-m", str(deep), "-t", "1", "--minutes", "5"]
+    status, out, err = interrupted(command, "trying Q2_K")
+    assert status == cli.INTERRUPTED, err
+    assert "2 candidates tried" in out or "3 candidates tried" in out
+    assert "is predicted to run at" in out
+    assert "Traceback" not in err
+    assert not list(Library.default().models.glob(".draft-*"))
 
 
 def test_a_full_disk_is_said_before_anything_is_made(deep: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from specchat.lab import plots, theory
 from specchat.lab.bench import Headline, Report, Row
 from specchat.lab.peer import PeerRow
 from specchat.lab.rig import Rig
-from specchat.lab.runs import Run
+from specchat.lab.runs import PLAIN, Run
 from specchat.units import format_memory
 
 _HEADERS: Final = ("PROMPT", "MODE", "TOKENS/S", "SPEED-UP", "ACCEPTED", "PER PASS", "FIRST TOKEN", "")
@@ -61,7 +61,7 @@ def _rows(rows: Sequence[Row]) -> Iterator[tuple[str, ...]]:
 
 
 def _headline(line: Headline) -> tuple[str, ...]:
-    worst = f"{line.worst:.2f} ({line.worst_prompt})" if line.worst is not None else "-"
+    worst = f"{line.worst:.2f} ({line.worst_prompt})" if line.worst is not None and line.mode != PLAIN else "-"
     return (
         line.mode,
         _figure(line.rate, ".1f"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -15,8 +16,8 @@ from specchat.commands.options import model_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
-    from specchat.engine.costs import Costs
     from specchat.lab.make_draft import Candidate, Sample, Search
+    from specchat.lab.rig import Rig
     from specchat.pairs.catalog import Catalog, Pair
     from specchat.pairs.library import Library
     from specchat.session import Launch
@@ -70,57 +71,55 @@ def _no_hub(repo: str, path: str, revision: str | None) -> tuple[str, int, str |
 
 
 def _make(launch: Launch, known: Catalog, library: Library, pair: Pair, minutes: float) -> None:
-    from specchat.lab import make_draft
+    from specchat.lab import make_draft, rig
 
-    samples, costs, spent = _samples(launch, minutes)
+    with rig.opened(launch.target, None, replace(launch.settings, exact=False)) as opened, _folder(library) as folder:
+        if opened.target.model.rollback_obstacle:
+            raise SpecchatError(f"{launch.target.name} cannot speculate: {opened.target.model.rollback_obstacle}")
+        search, interrupted = _search(opened, folder, minutes)
+        if search is not None:
+            click.echo("\n".join(_table(search)))
+            if search.best is None and not interrupted:
+                raise SpecchatError(f"no draft was made: {(*search.failures, search.stopped)[0]}")
+            if search.best is not None and search.best.outlook.speed_up < make_draft.PAYS:
+                click.echo(_verdict(search.best, "No draft made from this model pays here"))
+            elif search.best is not None:
+                made = make_draft.keep(search, known, library, pair)
+                click.echo(
+                    _verdict(search.best, f"The new pair is called {made.name}; `specchat {made.name}` opens it")
+                )
+    if interrupted:
+        raise KeyboardInterrupt
+
+
+@contextmanager
+def _folder(library: Library) -> Iterator[Path]:
+    """For the candidates: on the disk that the models are on, and gone afterwards."""
     try:
         library.models.mkdir(parents=True, exist_ok=True)
         folder = tempfile.TemporaryDirectory(dir=library.models, prefix=".draft-", ignore_cleanup_errors=True)
     except OSError as error:
         raise SpecchatError(f"cannot write to {library.models}: {error.strerror}") from error
-    with folder:
-        search = make_draft.Search(
-            launch.target, samples, costs, Path(folder.name), launch.settings, minutes - spent / 60.0
-        )
-        interrupted = _search(search)
-        click.echo("\n".join(_table(search)))
-        if search.best is None:
-            raise SpecchatError(f"no draft was made: {search.failures[0] if search.failures else search.stopped}")
-        if search.best.outlook.speed_up < make_draft.PAYS:
-            click.echo(_verdict(search.best, "No draft made from this model pays here"))
-        else:
-            made = make_draft.keep(search, known, library, pair)
-            click.echo(_verdict(search.best, f"The new pair is called {made.name}; `specchat {made.name}` opens it"))
-    if interrupted:
-        raise KeyboardInterrupt
+    with folder as name:
+        yield Path(name)
 
 
-def _samples(launch: Launch, minutes: float) -> tuple[list[Sample], Costs, float]:
-    """What candidates are judged by, and the seconds that it took."""
+def _search(rig: Rig, folder: Path, minutes: float) -> tuple[Search | None, bool]:
+    """The search as far as it got, and whether Ctrl+C ended it."""
     from specchat.commands import console
-    from specchat.lab import make_draft, prompts, rig
+    from specchat.engine.cache import Cancelled
+    from specchat.lab import make_draft, prompts
 
     started = time.monotonic()
     samples: list[Sample] = []
-    with rig.opened(launch.target, None, launch.settings) as opened:
-        if opened.target.model.rollback_obstacle:
-            raise SpecchatError(f"{launch.target.name} cannot speculate: {opened.target.model.rollback_obstacle}")
-        seconds = _SAMPLES * 60.0 * minutes
-        console.follow(make_draft.write_samples(opened, prompts.BENCH, _TOKENS, seconds, samples))
-        costs = opened.calibrate()
-    return samples, costs, time.monotonic() - started
-
-
-def _search(search: Search) -> bool:
-    """Run it; whether Ctrl+C ended it."""
-    from specchat.commands import console
-
+    search = None
     try:
-        with search.interruptible():
-            console.follow(search.run())
-    except KeyboardInterrupt:
-        return True
-    return False
+        console.follow(make_draft.write_samples(rig, prompts.BENCH, _TOKENS, _SAMPLES * 60.0 * minutes, samples))
+        search = make_draft.Search(rig, samples, folder, minutes - (time.monotonic() - started) / 60.0)
+        console.follow(search.run())
+    except Cancelled:
+        return search, True
+    return search, False
 
 
 def _table(search: Search) -> Iterator[str]:

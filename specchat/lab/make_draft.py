@@ -18,8 +18,7 @@ from __future__ import annotations
 import hashlib
 import shutil
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -33,7 +32,7 @@ from specchat.engine.llama import Context, Model
 from specchat.engine.sampling import SamplingSettings
 from specchat.errors import SpecchatError
 from specchat.lab.prompts import Prompt
-from specchat.lab.rig import Rig, interruptible, load
+from specchat.lab.rig import Rig, load
 from specchat.lab.runs import PLAIN
 from specchat.lab.theory import Depth, outlook
 from specchat.lab.verify import Writer
@@ -41,7 +40,6 @@ from specchat.pairs import made, own
 from specchat.pairs.catalog import Catalog, MadeSource, ModelFile, Pair
 from specchat.pairs.library import Library, Step, recipe
 from specchat.units import format_bytes
-from specchat.worker.protocol import LoadSettings
 
 # From the fastest on most machines to the smallest. Lower ones need an importance matrix, which llama.cpp's own
 # programs make.
@@ -116,20 +114,12 @@ def agreement(cache: Cache, samples: Sequence[Sample]) -> float:
 
 
 class Search:
-    """One search for a draft. `costs` are the target's; `folder` is for the candidates and is emptied by the caller."""
+    """One search for a draft. `folder` is for the candidates and is emptied by the caller."""
 
-    def __init__(
-        self,
-        target: Path,
-        samples: Sequence[Sample],
-        costs: Costs,
-        folder: Path,
-        settings: LoadSettings,
-        minutes: float,
-    ) -> None:
-        self._target, self._samples, self._costs, self._folder = target, samples, costs, folder
-        self._settings = settings
-        self._cancelled: Callable[[], bool] = lambda: False
+    def __init__(self, rig: Rig, samples: Sequence[Sample], folder: Path, minutes: float) -> None:
+        self._rig, self._samples, self._folder = rig, samples, folder
+        self._target, self._settings = rig.target.model.path, rig.settings
+        self._costs = rig.calibrate()
         self._started = time.monotonic()
         self._seconds = 60.0 * minutes
         self._n_ctx = max(len(sample.prompt) + len(sample.reply) for sample in samples) + 1
@@ -138,12 +128,6 @@ class Search:
         self.best: Candidate | None = None
         self.failures: list[str] = []  # of candidates that could not be made
         self.stopped = ""  # why before everything was tried
-
-    @contextmanager
-    def interruptible(self) -> Iterator[None]:
-        """While it lasts, Ctrl+C ends the search cleanly and leaves as KeyboardInterrupt."""
-        with interruptible() as self._cancelled:
-            yield
 
     @property
     def best_file(self) -> Path:
@@ -210,7 +194,7 @@ class Search:
         try:
             yield from made.make(source, file, kind, pruned, name)
         except SpecchatError as error:
-            if self._cancelled():  # Ctrl+C has ended the quantiser too
+            if self._rig.cancelled():  # Ctrl+C has ended the quantiser too
                 raise Cancelled from None
             self.failures.append(str(error))
             return None
@@ -228,12 +212,19 @@ class Search:
             self._n_layer = max(self._n_layer, model.n_layer)
             with self._context(model) as context:
                 agreed = agreement(context, self._samples)
-                table = calibrate_draft(context)
+                table = self._priced(context)
         costs = Costs(self._costs.target, table, measured=True)
         return Candidate(kind, pruned, file.stat().st_size, agreed, table[1], outlook(agreed, costs).best)
 
+    def _priced(self, context: Context) -> dict[int, float]:
+        """Seconds of the candidate's steps, as if the machine were as quick as when the target was timed."""
+        plain = calibrate_draft(self._rig.target)[1]
+        table = calibrate_draft(context)
+        now = min(plain, calibrate_draft(self._rig.target)[1])
+        return {width: seconds * self._costs.target[1] / now for width, seconds in table.items()}
+
     def _context(self, model: Model) -> Context:
-        return Context(model, n_ctx=self._n_ctx, threads=self._settings.threads, cancelled=self._cancelled)
+        return Context(model, n_ctx=self._n_ctx, threads=self._settings.threads, cancelled=self._rig.cancelled)
 
 
 # ---- keeping the result

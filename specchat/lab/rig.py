@@ -83,7 +83,7 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
     if absent := remote.connect(settings.rpc):
         raise SpecchatError(absent[0])
     with ExitStack() as stack:
-        cancelled = stack.enter_context(interruptible())
+        cancelled = stack.enter_context(_interruptible())
         placed = place(stack.enter_context(load(target, settings)), settings, cancelled, exact_mode=settings.exact)
         if settings.exact and (obstacle := exact.obstacle(placed)):
             raise SpecchatError(obstacle)
@@ -99,7 +99,7 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
 
 
 @contextmanager
-def interruptible() -> Iterator[Callable[[], bool]]:
+def _interruptible() -> Iterator[Callable[[], bool]]:
     """Whether Ctrl+C was pressed, as a function to be polled; Cancelled leaves as KeyboardInterrupt."""
     pressed = threading.Event()
 

@@ -6,6 +6,8 @@ import pytest
 
 from specchat.engine import exact
 from specchat.engine.policy import Mode, Speculation
+from specchat.worker import loader
+from specchat.worker.protocol import Load, LoadSettings
 from tests.conftest import DemoPair
 from tests.test_exact import check_texts
 
@@ -20,4 +22,10 @@ EVERY = [
 
 @pytest.mark.parametrize(("characters", "least"), [(20, 20), (5000, 1000)])
 def test_every_drafter_and_depth_gives_plain_decodings_tokens(demo_pair: DemoPair, characters: int, least: int) -> None:
-    check_texts(demo_pair, exact.sample_text()[:characters], least, EVERY, 128)
+    request = Load(1, demo_pair.target, demo_pair.draft, True, LoadSettings(n_ctx=2048, threads=2, exact=True))
+    engine, info = loader.load_engine(request, lambda _stage, _fraction: None, lambda: False)
+    try:
+        assert info.notices == ()
+        check_texts(engine, exact.sample_text()[:characters], least, EVERY, 128)
+    finally:
+        engine.close()
