@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +12,10 @@ from platformdirs import user_cache_path
 
 from specchat.pairs import catalog, prepare
 from specchat.pairs.library import Library
+
+# A shell that starts its jobs in the background has them ignore Ctrl+C, and so would every program that a test starts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)
