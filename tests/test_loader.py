@@ -206,6 +206,8 @@ def test_no_memory_for_the_draft_leaves_the_target(
     assert "not enough memory" in info.draft_obstacle
     assert info.draft_can_return
     assert info.steps_down == 1
+    assert info.plan[0].startswith("the target alone in RAM")
+    assert f"both models in RAM: {info.draft_obstacle}" in info.plan
     assert {event.round.drafter for event in reply(engines[0])} <= {"plain", "ngram"}
 
 
@@ -352,6 +354,8 @@ def test_the_next_placement_is_tried_when_one_does_not_hold(
     info = load("target", "draft")
     assert info.draft is not None
     assert info.steps_down == 2
+    assert info.plan[0].startswith("c; ")
+    assert [notice[:3] for notice in info.notices] == ["a: ", "b: "]
     assert reply(engines[0])
 
 

@@ -120,6 +120,12 @@ def plan(wish: Wish, machine: Machine) -> Plan:
     return Plan(wish, machine, tuple(fitting), n_ctx, needed, tuple(reasons))
 
 
+def settled(of: Plan, rung: Rung, reasons: Sequence[str]) -> Plan:
+    """The plan as it came out: on that rung, for more reasons than were foreseen."""
+    needed = tuple(parts(of.wish, of.machine, rung, of.n_ctx))
+    return replace(of, rungs=(rung,), parts=needed, reasons=(*of.reasons, *reasons))
+
+
 def _impossible(wish: Wish, machine: Machine, n_ctx: int) -> Plan:
     """The plan for what does not fit: the target alone where least of it is missing."""
     alone = [rung for rung in _candidates(wish, machine, n_ctx) if rung.draft is None]

@@ -65,11 +65,12 @@ def _walk(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> t
     first = min(request.steps_down, len(plan.rungs) - 1)
     steps = tuple(enumerate(plan.rungs))[first:]
     for placement, group in groupby(steps, key=lambda step: step[1].target):
+        attempts = list(group)
         try:
-            return loading.attempt(placement, list(group))
+            return loading.attempt(placement, attempts)
         except ModelError as error:
             failure = error
-            loading.close()
+            loading.failed(attempts[0][1], error)
         except BaseException:
             loading.close()
             raise
@@ -169,11 +170,17 @@ class _Loading:
         self._request, self._plan, self._obstacle = request, plan, obstacle
         self._progress, self._cancelled = progress, cancelled
         self._models: list[Model] = []
+        self._failures: list[str] = []  # of rungs that fitted by the plan
 
     def close(self) -> None:
         """Give all memory back."""
         while self._models:
             self._models.pop().close()
+
+    def failed(self, rung: Rung, error: ModelError) -> None:
+        """Give back what there is of a rung that did not hold, and remember why."""
+        self.close()
+        self._failures.append(f"{rung.name}: {error}")
 
     def attempt(self, placement: Placement, steps: Sequence[tuple[int, Rung]]) -> tuple[Engine, EngineInfo]:
         """The target in one place, the draft in the first that holds. Raises ModelError."""
@@ -195,9 +202,11 @@ class _Loading:
                 placed = self.place("draft", request.draft, rung.draft, target.n_ctx)
             except ModelError as error:
                 obstacle = str(error)
+                self._failures.append(f"{rung.name}: {error}")
                 continue
             return self._finish(target, placed, step, rung, "", unfit)
-        return self._finish(target, None, step, replace(rung, draft=None), obstacle, unfit)
+        alone = Rung(rung.name if rung.draft is None else "the target alone", placement)
+        return self._finish(target, None, step, alone, obstacle, unfit)
 
     def place(self, role: str, path: Path, placement: Placement, n_ctx: int) -> Context:
         """A model with its cache, and a first pass through both. Raises ModelError with nothing left behind."""
@@ -279,7 +288,7 @@ class _Loading:
             draft_obstacle=obstacle,
             draft_can_return=bool(obstacle) and not unfit,
             steps_down=step,
-            plan=tuple(table.lines(self._plan)),
+            plan=tuple(table.lines(planning.settled(self._plan, rung, self._failures))),
             thinks=engine.template.thinks,
             can_toggle_thinking=engine.template.can_toggle_thinking,
             notices=tuple(self._notices(target, obstacle)),
@@ -314,8 +323,10 @@ class _Loading:
             yield f"the cache of {model.path.name} is kept as {settings.type_k} and {settings.type_v}, as asked: " + (
                 "its replies are distributed a little differently"
             )
-        if not self._plan.draft_obstacle:
+        # Where the draft is missing, its obstacle tells.
+        if not obstacle:
             yield from self._plan.reasons
+            yield from self._failures
 
 
 def first_pass(context: Context) -> None:

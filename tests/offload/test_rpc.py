@@ -153,13 +153,16 @@ def test_a_limit_on_each_device_spreads_the_target(serve: Serve, sessions: Calla
     assert "the target on RPC0: " in "\n".join(session.info.plan)
 
 
-@pytest.mark.parametrize("room", [360, 420, 480])
+@pytest.mark.parametrize("room", [330, 360, 420])
 def test_a_device_that_has_less_than_it_says_costs_only_the_offload(
     serve: Serve, sessions: Callable[..., Session], room: int
 ) -> None:
     """The worker may not map enough for weights, cache or compute buffer: it is the real attempt that tells."""
     session = sessions(serve(room * MIB), draft=True)
     assert ask(session).answer == ask(sessions()).answer
+    assert session.info is not None
+    if session.info.devices == ("CPU",):  # "the target on RPC0, ...: there is not enough memory to load ..."
+        assert re.search("RPC0|going on without", " ".join(session.info.notices))
 
 
 def test_a_worker_that_dies_in_mid_reply_is_said_and_done_without(
