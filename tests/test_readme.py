@@ -110,7 +110,7 @@ def run(home: Path, environment: dict[str, str]) -> Run:
             stdin=subprocess.DEVNULL,
             capture_output=True,
             text=True,
-            timeout=300,
+            timeout=600,
             check=False,
         )
 
