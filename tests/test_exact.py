@@ -14,7 +14,6 @@ from specchat.engine.chat import Engine, Generated, Message, ReplyOptions
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import AdaptivePolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
-from specchat.lab import rig
 from specchat.worker import loader
 from specchat.worker.protocol import Load, LoadSettings
 from tests import ggufs
@@ -111,10 +110,9 @@ def test_loading_checks_exact_mode_once_and_refuses_it_with_the_reason(
 
 def test_drafters_and_depths_give_plain_decodings_tokens_some_hundred_tokens_in(demo_pair: DemoPair) -> None:
     """Every depth, and a thousand tokens in: tests/long."""
-    usual = LoadSettings(n_ctx=1024, threads=2)
     with Model.load(demo_pair.target) as target, Model.load(demo_pair.draft) as draft:
-        contexts = [rig.place(m, usual, lambda: False, exact_mode=m is target) for m in (target, draft)]
-        engine = Engine(target, contexts[0], draft, contexts[1], AdaptivePolicy(Speculation()))
+        cache = Context(target, n_ctx=1024, threads=2, type_v=exact.TYPE_V, flash_attention=True)
+        engine = Engine(target, cache, draft, Context(draft, n_ctx=1024, threads=2), AdaptivePolicy(Speculation()))
         check_texts(engine, exact.sample_text()[:2200], 520, SOME, 12)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -54,7 +54,7 @@ def command(name: str | None, **given: Any) -> None:
 
     modes = _modes(given["modes"], given["depth"])
     prompts = _prompts(given["prompts"], given["only"])
-    launch = opening.launch(Options(**{key: given[key] for key in _OPENING}), name)
+    launch = opening.launch(Options.among(given), name)
     with rig.opened(launch.target, launch.draft, launch.settings) as opened:
         if given["race"] is not None:
             from specchat.commands import race
@@ -66,9 +66,6 @@ def command(name: str | None, **given: Any) -> None:
             _peer(opened, prompts, launch.options, given)
         else:
             _bench(opened, prompts, modes, launch.options, given)
-
-
-_OPENING: Final = ("target", "draft", "pair", "ctx", "threads", "gpu_layers", "exact", "temperature", "max_tokens")
 
 
 def _asked(option: str) -> bool:

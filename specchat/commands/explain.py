@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from specchat.lab.explain import Findings
     from specchat.lab.theory import Outlook
 
-_OPENING: Final = ("target", "draft", "pair", "ctx", "threads", "gpu_layers", "temperature", "max_tokens")
 _SHOWN: Final = 8  # depths in the table
 _PROMPTS: Final = ("chat", "code", "rewrite", "story")
 
@@ -41,7 +40,7 @@ def command(name: str | None, acceptance: float | None, as_json: bool, **given: 
     from specchat.commands.options import Options
     from specchat.lab import explain, prompts, rig, theory
 
-    launch = opening.launch(Options(**{key: given[key] for key in _OPENING}), name)
+    launch = opening.launch(Options.among(given), name)
     if launch.draft is None:
         raise SpecchatError(f"{launch.name} has no draft model to explain: name one with -md, or a pair that has one")
     chosen = [prompt for prompt in prompts.BENCH if prompt.name in _PROMPTS] if acceptance is None else []

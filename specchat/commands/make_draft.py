@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from specchat.pairs.library import Library
     from specchat.session import Launch
 
-_OPENING: Final = ("target", "pair", "ctx", "threads", "gpu_layers")
 _SAMPLES: Final = 0.15  # share of the time for the target's sample replies
 _TOKENS: Final = 64  # of a sample reply
 _SHOWN: Final = 10  # candidates in the table
@@ -46,7 +45,7 @@ def command(name: str | None, minutes: float, called: str | None, draft: Path | 
     from specchat.pairs import catalog
     from specchat.pairs.library import Library
 
-    launch = opening.launch(Options(**{key: given[key] for key in _OPENING}), name)
+    launch = opening.launch(Options.among(given), name)
     known, library = catalog.load(), Library.default()
     pair = _pair(known, launch, called)
     _make(launch, known, library, pair, minutes)

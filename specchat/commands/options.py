@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -53,6 +53,11 @@ class Options:
     seed: int | None = None
     system: str | None = None
     files: tuple[Path, ...] = ()
+
+    @classmethod
+    def among(cls, given: Mapping[str, Any]) -> Options:
+        """Those of them that a command was given, among others of its own."""
+        return cls(**{field.name: given[field.name] for field in fields(cls) if field.name in given})
 
 
 def is_path(name: str) -> bool:

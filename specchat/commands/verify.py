@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,8 +15,6 @@ from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
     from specchat.lab.verify import Verdict
-
-_OPENING: Final = ("target", "draft", "pair", "ctx", "threads", "gpu_layers")
 
 
 @click.command("verify")
@@ -41,7 +39,7 @@ def command(name: str | None, max_tokens: int, prompts: Path | None, seed: int, 
     from specchat.lab.verify import Verification
 
     chosen = known.VERIFY if prompts is None else known.from_file(prompts)
-    launch = opening.launch(Options(**{key: given[key] for key in _OPENING}), name)
+    launch = opening.launch(Options.among(given), name)
     with rig.opened(launch.target, launch.draft, replace(launch.settings, exact=False)) as opened:
         verification = Verification(opened, chosen, max_tokens, seed)
         console.follow(verification.run())

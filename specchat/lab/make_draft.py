@@ -28,7 +28,7 @@ import numpy as np
 from specchat.engine.cache import Cache, Cancelled
 from specchat.engine.calibration import calibrate_draft
 from specchat.engine.costs import Costs
-from specchat.engine.llama import Context, Model
+from specchat.engine.llama import Context
 from specchat.engine.sampling import SamplingSettings
 from specchat.errors import SpecchatError
 from specchat.lab.prompts import Prompt
@@ -36,6 +36,7 @@ from specchat.lab.rig import Rig, load
 from specchat.lab.runs import PLAIN
 from specchat.lab.theory import Depth, outlook
 from specchat.lab.verify import Writer
+from specchat.memory.planning import Placement
 from specchat.pairs import made, own
 from specchat.pairs.catalog import Catalog, MadeSource, ModelFile, Pair
 from specchat.pairs.library import Library, Step, recipe
@@ -118,7 +119,7 @@ class Search:
 
     def __init__(self, rig: Rig, samples: Sequence[Sample], folder: Path, minutes: float) -> None:
         self._rig, self._samples, self._folder = rig, samples, folder
-        self._target, self._settings = rig.target.model.path, rig.settings
+        self._target = rig.target.model.path
         self._costs = rig.calibrate()
         self._started = time.monotonic()
         self._seconds = 60.0 * minutes
@@ -208,9 +209,11 @@ class Search:
         return candidate
 
     def _judged(self, file: Path, kind: str, pruned: tuple[int, ...]) -> Candidate:
-        with load(file, self._settings) as model:
+        # Beside the target: on its devices if it is on any.
+        placement = Placement(self._rig.placement.gpu_layers, self._rig.placement.devices)
+        with load(file, placement) as model:
             self._n_layer = max(self._n_layer, model.n_layer)
-            with self._context(model) as context:
+            with self._rig.place(model, placement, self._n_ctx) as context:
                 agreed = agreement(context, self._samples)
                 table = self._priced(context)
         costs = Costs(self._costs.target, table, measured=True)
@@ -222,9 +225,6 @@ class Search:
         table = calibrate_draft(context)
         now = min(plain, calibrate_draft(self._rig.target)[1])
         return {width: seconds * self._costs.target[1] / now for width, seconds in table.items()}
-
-    def _context(self, model: Model) -> Context:
-        return Context(model, n_ctx=self._n_ctx, threads=self._settings.threads, cancelled=self._rig.cancelled)
 
 
 # ---- keeping the result

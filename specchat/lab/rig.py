@@ -11,11 +11,11 @@ import signal
 import threading
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat import locations
-from specchat.engine import exact, llama, remote, vocabulary
+from specchat.engine import exact, llama, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate
 from specchat.engine.chat import Engine, Finished, Message, ReplyOptions
@@ -24,9 +24,10 @@ from specchat.engine.llama import Context, Model
 from specchat.engine.policy import Policy
 from specchat.engine.templates import ChatTemplate
 from specchat.errors import SpecchatError
+from specchat.memory.planning import Placement
 from specchat.pairs.library import Step
-from specchat.worker.loader import USUAL_CONTEXT
-from specchat.worker.protocol import LoadSettings
+from specchat.worker import loader
+from specchat.worker.protocol import Load, LoadSettings
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Rig:
 
     target: Context
     draft: Context | None
-    settings: LoadSettings
+    placement: Placement  # the target's
     cancelled: Callable[[], bool]
 
     def clear(self) -> None:
@@ -56,11 +57,16 @@ class Rig:
     @contextmanager
     def exact_target(self) -> Iterator[Context]:
         """A second cache over the target, of exact mode's kind; whether it is exact remains to be checked."""
-        context = place(self.target.model, self.settings, self.cancelled, n_ctx=self.target.n_ctx, exact_mode=True)
+        placement = replace(self.placement, type_k=exact.TYPE_K, type_v=exact.TYPE_V, flash_attention=True)
+        context = self.place(self.target.model, placement, self.target.n_ctx)
         try:
             yield context
         finally:
             context.close()
+
+    def place(self, model: Model, placement: Placement, n_ctx: int) -> Context:
+        """A cache with the threads that this rig computes with."""
+        return _context(model, placement, n_ctx, self.target.threads, self.cancelled)
 
     def prompt(self, text: str) -> list[int]:
         """The tokens that a first message of this text comes to."""
@@ -80,22 +86,28 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
         llama.log_to(log)
     except OSError:  # a full or read-only disk is no reason not to measure
         llama.log_to(None)
-    if absent := remote.connect(settings.rpc):
-        raise SpecchatError(absent[0])
     with ExitStack() as stack:
         cancelled = stack.enter_context(_interruptible())
-        placed = place(stack.enter_context(load(target, settings)), settings, cancelled, exact_mode=settings.exact)
-        if settings.exact and (obstacle := exact.obstacle(placed)):
+        plan, obstacle = loader.planned(Load(0, target, draft, draft is not None, settings))
+        if not plan.rungs or obstacle:
+            raise SpecchatError(obstacle or "; ".join(plan.reasons))
+        rung = plan.rungs[0]
+        large = stack.enter_context(load(target, rung.target))
+        placed = _context(large, rung.target, plan.n_ctx, settings.threads, cancelled)
+        if settings.exact and (obstacle := exact.obstacle(placed) or ""):
             raise SpecchatError(obstacle)
-        small = None if draft is None else stack.enter_context(load(draft, settings))
-        if small is None:
-            yield Rig(placed, None, settings, cancelled)
+        if draft is None:
+            yield Rig(placed, None, rung.target, cancelled)
             return
-        if placed.model.rollback_obstacle:
-            raise SpecchatError(f"{target.name} cannot speculate: {placed.model.rollback_obstacle}")
-        if obstacle := small.rollback_obstacle or vocabulary.mismatch(placed.model, small):
-            raise SpecchatError(f"{small.path.name} cannot draft for {target.name}: {obstacle}")
-        yield Rig(placed, place(small, settings, cancelled, n_ctx=placed.n_ctx), settings, cancelled)
+        if large.rollback_obstacle:
+            raise SpecchatError(f"{target.name} cannot speculate: {large.rollback_obstacle}")
+        if rung.draft is None:
+            raise SpecchatError(f"{draft.name} has no place beside {target.name}: {plan.draft_obstacle}")
+        small = stack.enter_context(load(draft, rung.draft))
+        if unfit := small.rollback_obstacle or vocabulary.mismatch(large, small):
+            raise SpecchatError(f"{draft.name} cannot draft for {target.name}: {unfit}")
+        beside = _context(small, rung.draft, plan.n_ctx, settings.threads, cancelled)
+        yield Rig(placed, beside, rung.target, cancelled)
 
 
 @contextmanager
@@ -118,27 +130,21 @@ def _interruptible() -> Iterator[Callable[[], bool]]:
             signal.signal(signal.SIGINT, before)
 
 
-def load(path: Path, settings: LoadSettings) -> Model:
-    """A model where the settings want it."""
-    return Model.load(path, gpu_layers=settings.gpu_layers, devices=settings.devices)
+def load(path: Path, placement: Placement) -> Model:
+    """A model where it was planned. What is kept in RAM stays off the GPU altogether."""
+    return Model.load(path, gpu_layers=placement.gpu_layers, devices=placement.devices or ("CPU",))
 
 
-def place(
-    model: Model,
-    settings: LoadSettings,
-    cancelled: Callable[[], bool],
-    *,
-    n_ctx: int | None = None,
-    exact_mode: bool = False,
+def _context(
+    model: Model, placement: Placement, n_ctx: int, threads: int | None, cancelled: Callable[[], bool]
 ) -> Context:
-    """A cache over a model, as the chat would make it."""
     return Context(
         model,
-        n_ctx=n_ctx or settings.n_ctx or min(USUAL_CONTEXT, model.n_ctx_train),
-        threads=settings.threads,
-        type_k=exact.TYPE_K if exact_mode else "f16",
-        type_v=exact.TYPE_V if exact_mode else "f16",
-        flash_attention=True if exact_mode else None,
+        n_ctx=n_ctx,
+        threads=threads,
+        type_k=placement.type_k,
+        type_v=placement.type_v,
+        flash_attention=placement.flash_attention,
         cancelled=cancelled,
     )
 
