@@ -90,12 +90,16 @@ def _row(turns: Sequence[_Turn]) -> PeerRow:
 def _load(rig: Rig) -> Any:
     from llama_cpp import Llama
 
-    layers = {"n_gpu_layers": rig.placement.gpu_layers}
-    threads = rig.target.threads
+    # Its default is attention of another kind, whose rounding leads to another text.
     return Llama(
-        str(rig.target.model.path), n_ctx=rig.target.n_ctx, n_threads=threads, n_threads_batch=threads, verbose=False,
-        **layers,
-    )  # fmt: skip
+        str(rig.target.model.path),
+        n_ctx=rig.target.n_ctx,
+        n_threads=rig.target.threads,
+        n_threads_batch=rig.target.threads,
+        n_gpu_layers=rig.placement.gpu_layers,
+        flash_attn=True,
+        verbose=False,
+    )
 
 
 def _complete(peer: Any, prompt: Sequence[int], n: int) -> tuple[float, str]:
