@@ -175,12 +175,11 @@ class ChatScreen(TurnActions):
             said = await self._commands.run(*command) if command else ""
             attached = () if command else attach.find(text)
         except SpecchatError as error:
-            self.note(str(error), "error")
+            self.dock.refuse(text, str(error))
             return
         if command is None and self.editing is None and self.dock.queued:
-            self.note("One message is waiting already; ↑ in the empty box takes it back.", "warning")
+            self.dock.refuse(text, "One message is waiting already; ↑ in the empty box takes it back.")
             return
-        self.dock.empty()
         self.dock.recall.add(text)
         if said:
             self.note(said)
@@ -292,9 +291,9 @@ class ChatScreen(TurnActions):
     def _other_hints(self) -> None:
         self.show_state()
 
-    @on(Dock.Left)
-    def _to_the_conversation(self) -> None:
-        self.transcript.focus()
+    def action_complete(self) -> None:
+        if not self.dock.take_completion():
+            self.set_focus(self.transcript)
 
     @on(Markdown.LinkClicked)
     def _open_link(self, event: Markdown.LinkClicked) -> None:

@@ -30,7 +30,7 @@ class Dock(Vertical):
 
     @dataclass
     class Said(Message):
-        """Enter was pressed on a text that is not empty; the box still holds it."""
+        """Enter was pressed on a text that is not empty. The box no longer holds it."""
 
         text: str
 
@@ -39,9 +39,6 @@ class Dock(Vertical):
         """The box holds another text."""
 
         text: str
-
-    class Left(Message):
-        """Tab was pressed and there was nothing to complete."""
 
     def __init__(self) -> None:
         super().__init__(id="dock")
@@ -53,7 +50,7 @@ class Dock(Vertical):
         self.hints: Final = Hints(id="hints")
         self.recall = Recall()
         self.queued = ""
-        self._reason = ""
+        self._reason = self._refused = ""
         self.about = ""  # what the box is for, if not for a new message
 
     def compose(self) -> ComposeResult:
@@ -108,6 +105,12 @@ class Dock(Vertical):
         if text.strip() != self.text.strip():
             self.box.replace_all("\n\n".join(filter(None, (text, self.text))))
 
+    def refuse(self, text: str, sentence: str) -> None:
+        """Nothing is done with what was typed: it goes back to the box, and `sentence` stands until it is changed."""
+        self.give_back(text)
+        self._refused = self.text
+        self.note(sentence, "error")
+
     def queue(self, text: str) -> None:
         """Keep `text` to be sent next, and show it."""
         self.queued = text
@@ -128,14 +131,18 @@ class Dock(Vertical):
     def _submitted(self, event: PromptBox.Submitted) -> None:
         event.stop()
         text = event.text.strip()
-        if text and not self._take_completion(text):
-            self.post_message(self.Said(text))
+        if not text or (self.text.strip() == text and self.take_completion(text)):
+            return
+        if self.text == event.text:  # a command that was complete as it stood
+            self.empty()
+        self.post_message(self.Said(text))
 
     @on(TextArea.Changed, "#prompt")
     def _changed(self, event: TextArea.Changed) -> None:
         event.stop()
         text = event.text_area.text
-        if text:  # emptied by sending: what was said about that stays
+        if text not in ("", self._refused):  # what is said about a text that was sent or refused stays
+            self._refused = ""
             self.hush()
         offers = candidates(text) if self.box.cursor_at_end_of_text else ()
         self._completions.offer(offers)
@@ -150,7 +157,7 @@ class Dock(Vertical):
         self.box.completing = False
         return True
 
-    def _take_completion(self, text: str = "") -> bool:
+    def take_completion(self, text: str = "") -> bool:
         """Put the highlighted completion in the box; False if there is none or `text` is it already."""
         chosen = self._completions.chosen
         if chosen is None or chosen.text.strip() == text:
@@ -158,16 +165,10 @@ class Dock(Vertical):
         self.box.replace_all(chosen.text)
         return True
 
-    @on(PromptBox.CompletionAsked)
-    def _complete(self, event: PromptBox.CompletionAsked) -> None:
-        event.stop()
-        if not self._take_completion():
-            self.post_message(self.Left())
-
     @on(OptionList.OptionSelected, "#completions")
     def _completion_clicked(self, event: OptionList.OptionSelected) -> None:
         event.stop()
-        self._take_completion()
+        self.take_completion()
 
     @on(PromptBox.Stepped)
     def _step(self, event: PromptBox.Stepped) -> None:

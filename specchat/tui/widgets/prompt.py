@@ -22,13 +22,12 @@ class PromptBox(TextArea):
 
     @dataclass
     class Submitted(Message):
-        """Enter was pressed; the box still holds the text."""
+        """Enter was pressed. The box is empty again at once: what is typed before this is handled is the next message.
+
+        While `completing` it is left as it is.
+        """
 
         text: str
-
-    @dataclass
-    class CompletionAsked(Message):
-        """Tab was pressed."""
 
     @dataclass
     class Stepped(Message):
@@ -64,6 +63,8 @@ class PromptBox(TextArea):
 
     def action_send(self) -> None:
         self.post_message(self.Submitted(self.text))
+        if not self.completing:
+            self.replace_all("")
 
     def action_newline(self) -> None:
         self.replace("\n", *self.selection, maintain_selection_offset=False)
@@ -81,8 +82,9 @@ class PromptBox(TextArea):
         else:
             self.action_cursor_down()
 
-    def action_complete(self) -> None:
-        self.post_message(self.CompletionAsked())
+    async def action_complete(self) -> None:
+        # Not by a message: the key after Tab is meant for what Tab leads to.
+        await self.run_action("screen.complete")
 
     async def action_leave_or_delete(self) -> None:
         if self.text:
