@@ -52,6 +52,11 @@ class Terminal:
         """Type `text` and nothing else."""
         self._tmux("send-keys", "-l", text)
 
+    def paste(self, text: str) -> None:
+        """Paste `text` as a terminal does."""
+        self._tmux("set-buffer", text)
+        self._tmux("paste-buffer", "-p")
+
     @property
     def text(self) -> str:
         """What the screen shows."""

@@ -17,6 +17,8 @@ from typing import Any, ClassVar, Final
 
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.driver import Driver
+from textual.drivers.linux_driver import LinuxDriver
 from textual.screen import Screen
 
 from specchat import locations
@@ -24,6 +26,7 @@ from specchat.errors import SpecchatError
 from specchat.history import Conversation, Store
 from specchat.session import Session
 from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
+from specchat.tui.driver import TerminalDriver
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.text import clean
 
@@ -63,6 +66,10 @@ class SpecchatApp(App[None]):
             # Outside the main thread (some test runners) there are no handlers to set.
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._end_by_signal, number)
+
+    def get_driver_class(self) -> type[Driver]:
+        usual = super().get_driver_class()
+        return TerminalDriver if usual is LinuxDriver else usual
 
     def get_default_screen(self) -> ChatScreen:
         self._chat = ChatScreen(self._session, self._store, self._keys, self._resume, self._choose)
@@ -120,9 +127,10 @@ def run(
     finally:
         session.close()
         kept.close()
-    if farewell:
+    status = app.return_code or 0
+    if farewell and status != 128 + signal.SIGHUP:  # else nobody is there to read it
         print(farewell)
-    return app.return_code or 0
+    return status
 
 
 def open_store() -> Store:

@@ -1,0 +1,110 @@
+"""Textual's terminal driver, made to stand what terminals do to it.
+
+Contract: nothing that is pasted is taken for a key. A terminal that goes away (its window closed, the connection lost)
+ends the application as SIGHUP does, even where that signal is not sent, and never blocks it. Bytes that are no UTF-8
+become the replacement character.
+
+Written against Textual 8.2: `run_input_thread`, `_debug` and `_file` are the driver's own business there. Its parser
+looks for escape sequences inside a paste and sends those it does not know as keys, the Ctrl+Q or Enter after them too;
+its thread for output ends at the first error, and the next writes wait for it for ever.
+"""
+
+from __future__ import annotations
+
+import codecs
+import os
+import selectors
+import signal
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import IO, Any, Final, cast
+
+from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XTermParser
+from textual.drivers.linux_driver import LinuxDriver
+from textual.message import Message
+
+_ESCAPE: Final = "\x1b"
+_LOOK: Final = 0.1  # seconds between two looks at whether to end, and for a lone Esc
+
+
+class Pastes:
+    """Takes the escape characters out of pasted text, wherever the reads that it comes in begin and end."""
+
+    def __init__(self) -> None:
+        self._pasting = False
+        self._seen = ""  # outside a paste: the last characters; inside: what may become its end
+
+    def disarm(self, data: str) -> str:
+        """`data` without the escape characters in pastes; the beginning of an end is kept back until it is one."""
+        return "".join(self._inside(character) if self._pasting else self._outside(character) for character in data)
+
+    def _outside(self, character: str) -> str:
+        self._seen = (self._seen + character)[-len(BRACKETED_PASTE_START) :]
+        if self._seen == BRACKETED_PASTE_START:
+            self._pasting, self._seen = True, ""
+        return character
+
+    def _inside(self, character: str) -> str:
+        self._seen += character
+        if self._seen == BRACKETED_PASTE_END:
+            self._pasting, self._seen = False, ""
+            return BRACKETED_PASTE_END
+        if BRACKETED_PASTE_END.startswith(self._seen):
+            return ""
+        begun = character if character == _ESCAPE else ""
+        text, self._seen = self._seen.removesuffix(begun), begun
+        return text.replace(_ESCAPE, "")
+
+
+class _Output:
+    """A file that may go away: what can no longer be written is dropped."""
+
+    def __init__(self, file: IO[str]) -> None:
+        self._file = file
+
+    def write(self, text: str) -> None:
+        with suppress(OSError):
+            self._file.write(text)
+
+    def flush(self) -> None:
+        with suppress(OSError):
+            self._file.flush()
+
+    def fileno(self) -> int:
+        return self._file.fileno()
+
+
+class TerminalDriver(LinuxDriver):
+    """See the module."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._file = cast(Any, _Output(cast(IO[str], self._file)))
+
+    def run_input_thread(self) -> None:
+        """Read what is typed until the application ends or the terminal is gone."""
+        parser, pastes = XTermParser(self._debug), Pastes()
+        decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        with selectors.DefaultSelector() as selector:
+            selector.register(self.fileno, selectors.EVENT_READ)
+            while not self.exit_event.is_set():
+                if selector.select(_LOOK):
+                    data = self._read()
+                    if not data:
+                        os.kill(os.getpid(), signal.SIGHUP)
+                        return
+                    self._pass_on(parser, pastes.disarm(decode(data)))
+                self._process(parser.tick())
+
+    def _read(self) -> bytes:
+        with suppress(OSError):
+            return os.read(self.fileno, 4096)
+        return b""
+
+    def _pass_on(self, parser: XTermParser, text: str) -> None:
+        if text:  # "" would be the end of everything to the parser
+            self._process(parser.feed(text))
+
+    def _process(self, messages: Iterable[Message]) -> None:
+        for message in messages:
+            self.process_message(message)
