@@ -202,7 +202,7 @@ def test_a_replay_shows_what_was_there_then() -> None:
 
 
 def test_a_pair_is_verified(files: Path) -> None:
-    result = verify(files, "-n", "16")
+    result = verify(files, "-n", "4")
     assert result.exit_code == 0, result.output
     for word in ("width noise", "temperature 0", "temperature 1", "exact mode", "verdict", "lossless"):
         assert word in result.stdout

@@ -47,6 +47,8 @@ def command(name: str | None, acceptance: float | None, as_json: bool, **given: 
     found: list[Findings] = []
     with rig.opened(launch.target, launch.draft, launch.settings) as opened:
         console.follow(explain.measured(opened, chosen, launch.options, found))
+    if acceptance is None and not found[0].tested:
+        raise SpecchatError("the replies were too short to judge the draft by: ask for longer ones with -n")
     view = theory.outlook(found[0].pooled if acceptance is None else acceptance, found[0].costs)
     if as_json:
         click.echo(json.dumps(document(view, found[0])))
