@@ -247,6 +247,7 @@ def test_a_draft_comes_back_beside_the_running_target_when_there_is_room(
     back = loader.restore_draft(engines[0], info, request, lambda stage, _: told.append(stage), lambda: False)
     assert back.draft is not None
     assert (back.draft_obstacle, back.draft_can_return) == ("", False)
+    assert "came back" in back.plan[-1]
     assert "loading the draft" in told
     assert "loading the target" not in told
     assert len(engines[0].target_context.tokens) == held  # the conversation is still in the cache
@@ -311,7 +312,8 @@ def test_a_limit_costs_the_draft_and_says_so(files: Path, load: Any) -> None:
     info = load("target", "draft", memory_limit=target + draft - 1)
     assert info.draft is None
     assert "too little memory" in info.draft_obstacle
-    assert info.draft_obstacle in info.plan
+    assert "memory does not hold the draft model too" in info.draft_obstacle
+    assert "both models in RAM: " in "\n".join(info.plan)
     with pytest.raises(OutOfMemory, match="more memory"):
         load("target", "draft", memory_limit=target // 2)
 

@@ -169,9 +169,12 @@ class Engine:
         """Whether there is a draft model now."""
         return self._draft_context is not None
 
-    def attach_draft(self, draft: Context, policy: Policy, after_reply: Callable[[], None]) -> None:
+    def attach_draft(
+        self, draft: Context, policy: Policy, after_reply: Callable[[], None], pressure: Callable[[], str]
+    ) -> None:
         """Take a draft over, with a policy that knows its costs. Between two replies only."""
         self._draft, self._draft_context = draft.model, draft
+        self._pressure = pressure
         policy.speculation = self._policy.speculation
         self._policy, self._after_reply = policy, after_reply
         self._drafters = self._make_drafters()

@@ -91,7 +91,7 @@ class Plan:
     def draft_obstacle(self) -> str:
         """Why the draft that was asked for has no place; "" where it has one, or none was asked for."""
         without = self.wish.draft is not None and bool(self.rungs) and self.rungs[0].draft is None
-        return "; ".join(self.reasons) if without else ""
+        return f"memory does not hold the draft model too ({'; '.join(self.reasons)})" if without else ""
 
     @property
     def use(self) -> dict[str, int]:

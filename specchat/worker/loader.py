@@ -29,6 +29,7 @@ from specchat.memory import planning, shapes, table
 from specchat.memory.machine import Machine
 from specchat.memory.planning import Placement, Plan, Rung, Wish
 from specchat.memory.shapes import Shape
+from specchat.units import format_memory
 from specchat.worker import machine as here
 from specchat.worker import measured
 from specchat.worker.measured import Measured, identity
@@ -138,8 +139,10 @@ def restore_draft(
             obstacle = str(error)
             continue
         policy, keep = loading.policy(target, draft, rung)
-        engine.attach_draft(draft, policy, keep)
-        return replace(info, draft=_info(draft.model), draft_obstacle="", draft_can_return=False)
+        engine.attach_draft(draft, policy, keep, loading.pressure(rung.target))
+        where = " and ".join(f"{format_memory(size)} in {name}" for name, size in plan.use.items())
+        lines = (*info.plan, f"since then the draft model came back: {where}")
+        return replace(info, draft=_info(draft.model), draft_obstacle="", draft_can_return=False, plan=lines)
     return replace(info, draft_obstacle=obstacle)
 
 
@@ -273,12 +276,19 @@ class _Loading:
             keep()
         return policy, keep
 
+    def pressure(self, draft: Placement) -> Callable[[], str]:
+        """Whether the draft must go. One that a GPU holds in memory of its own would leave no more RAM."""
+        machine = self._plan.machine
+        in_ram = not draft.devices or any(machine.device(name).shares_ram for name in draft.devices)
+        return Pressure(machine) if in_ram else lambda: ""
+
     def _finish(
         self, target: Context, draft: Context | None, step: int, rung: Rung, obstacle: str, unfit: str
     ) -> tuple[Engine, EngineInfo]:
         policy, keep = self.policy(target, draft, rung)
         small = draft.model if draft else None
-        engine = Engine(target.model, target, small, draft, policy, keep, Pressure(self._plan.machine))
+        pressure = self.pressure(rung.draft or Placement())
+        engine = Engine(target.model, target, small, draft, policy, keep, pressure)
         info = EngineInfo(
             target=_info(target.model),
             draft=_info(small) if small else None,

@@ -192,8 +192,9 @@ class Worker:
 
     def _tell_of_released_draft(self) -> None:
         assert self._info is not None
-        obstacle = "released because memory ran short"
-        self._info = replace(self._info, draft=None, draft_obstacle=obstacle, draft_can_return=True)
+        obstacle = "the draft model was released because memory ran short"
+        lines = (*self._info.plan, f"since then {obstacle}")
+        self._info = replace(self._info, draft=None, draft_obstacle=obstacle, draft_can_return=True, plan=lines)
         self._send(Changed(self._info))
 
     def _progress(self, number: int) -> Progress:
