@@ -33,7 +33,7 @@ _REDRAW: Final = 0.1  # seconds
 def run(rig: Rig, prompt: str, mode: str, options: ReplyOptions, as_json: bool) -> None:
     """Race plain against `mode`. Raises Cancelled."""
     sampling, n = options.sampling, min(MOST, options.max_tokens or MOST)
-    policy = race.policy(rig, rig.calibrate(), rig.prompt(prompts.BENCH[0].text), sampling)
+    policy = race.policy(rig, rig.calibrate(), rig.prompt(prompts.WARM_UP.text), sampling)
     asked = rig.prompt(prompt)
     plain, other = Lane("plain"), Lane(mode)
     lanes = (plain.run(rig, policy, asked, sampling, n), other.run(rig, policy, asked, sampling, n))

@@ -17,12 +17,12 @@ from specchat.engine.chat import Engine, ReplyOptions
 from specchat.engine.costs import Costs
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.stats import ratio
-from specchat.lab.prompts import Prompt
+from specchat.lab.prompts import WARM_UP, Prompt
 from specchat.lab.rig import Rig, following
 from specchat.lab.runs import PLAIN, Run, measure, peak_memory, speculation
 from specchat.pairs.library import Step
 
-WARM_UP: Final = 64  # tokens of the reply with which a mode's policy gets to know the pair
+WARM_UP_TOKENS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,10 +97,10 @@ class Bench:
                     self._runs.append(measure(self._rig, engines[mode], prompt, mode, options, repeat))
 
     def _warm_up(self, engines: dict[str, Engine]) -> Iterator[Step]:
-        options = replace(self._options, max_tokens=min(WARM_UP, self._options.max_tokens or WARM_UP))
+        options = replace(self._options, max_tokens=min(WARM_UP_TOKENS, self._options.max_tokens or WARM_UP_TOKENS))
         for mode, engine in engines.items():
             self._rig.clear()
-            yield from following(self._prompts[0].text, engine, options, f"warming up {mode}")
+            yield from following(WARM_UP.text, engine, options, f"warming up {mode}")
 
     def _seeded(self, repeat: int) -> ReplyOptions:
         sampling = self._options.sampling

@@ -99,6 +99,10 @@ VERIFY: Final = (
 )
 
 
+# What a policy gets to know a pair with, before anything is measured: in none of the sets.
+WARM_UP: Final = Prompt("warm-up", "What can I do with two children on a rainy weekend?")
+
+
 def from_file(path: Path) -> tuple[Prompt, ...]:
     """The prompts in a text file, separated by lines that hold only `---`.
 
