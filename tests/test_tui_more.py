@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from textual import events
 from textual.content import Content
 
 from specchat.engine.chat import Event, Finished, Message, Piece
@@ -21,7 +22,7 @@ from specchat.tui import attach, editor, metrics, origins
 from specchat.tui.completion import candidates
 from specchat.tui.widgets.transcript import Transcript, code_blocks
 from tests.scripted_client import INFO, ScriptedClient, generated, until, words
-from tests.tui import HOSTILE, chatting
+from tests.tui import HOSTILE, Chat, chatting
 
 FIGURES = ScriptedClient().figures(40)
 
@@ -204,6 +205,37 @@ async def test_files_given_on_the_command_line_go_with_the_first_message() -> No
         await chat.say("again")
         assert chat.client.asked[1][0].content == "first file\n\nhi"
         assert chat.client.asked[1][-1].content == "again"
+
+
+# ---- keys in a hurry
+
+
+async def test_keys_are_carried_out_in_the_order_they_were_typed() -> None:
+    """As a terminal delivers them after the screen was busy for a moment: many at once."""
+
+    def rush(chat: Chat, *keys: str) -> None:
+        for key in keys:
+            chat.app.post_message(events.Key(key, key if len(key) == 1 else None))
+
+    async with chatting() as chat:
+        rush(chat, "a", "b", "backspace", "c", "ctrl+j", "d", "alt+enter", "e", "home", "f")
+        await chat.until(lambda: chat.box.text == "ac\nd\nfe")
+        rush(chat, "enter", "n", "e", "x", "t")
+        await chat.until(lambda: chat.client.asked and chat.idle)
+        assert [m.content for m in chat.client.asked[0]] == ["ac\nd\nfe"]
+        assert chat.box.text == "next"
+        rush(chat, "tab", "y")
+        await chat.until(lambda: chat.app.clipboard == "Hello there.")
+        assert chat.box.text == "next"
+
+
+async def test_a_mapped_key_sends() -> None:
+    async with chatting(keymap={"send": "ctrl+o"}) as chat:
+        await chat.type("hi")
+        await chat.pilot.press("enter")
+        assert chat.client.asked == []
+        await chat.pilot.press("ctrl+o")
+        await chat.until(lambda: chat.client.asked)
 
 
 # ---- the rest

@@ -73,7 +73,7 @@ class ChatScreen(TurnActions):
         with Horizontal(id="main"):
             yield Transcript()
             yield Panel()
-        yield Dock()
+        yield Dock(self._keymap)
 
     async def on_mount(self) -> None:
         self.play = Playback(self, self._show_events, self._ended)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final
 
@@ -40,12 +41,12 @@ class Dock(Vertical):
 
         text: str
 
-    def __init__(self) -> None:
+    def __init__(self, keymap: Mapping[str, str]) -> None:
         super().__init__(id="dock")
         self._queued: Final = Note("queued")
         self._note: Final = Note("note")
         self._completions: Final = Completions()
-        self.box: Final = PromptBox()
+        self.box: Final = PromptBox(keymap)
         self.status: Final = StatusLine(id="status")
         self.hints: Final = Hints(id="hints")
         self.recall = Recall()

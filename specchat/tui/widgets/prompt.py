@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +12,7 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import TextArea
 
-from specchat.tui.actions import Place, bindings
+from specchat.tui.actions import ACTIONS, Place, bindings, keys_of
 from specchat.tui.text import clean
 
 
@@ -37,17 +38,45 @@ class PromptBox(TextArea):
 
     completing = False  # a list of completions is open: Up and Down are its keys
 
-    def __init__(self) -> None:
+    def __init__(self, keymap: Mapping[str, str]) -> None:
         super().__init__(
             id="prompt",
             compact=True,
             highlight_cursor_line=False,
             placeholder=Content("Ask anything, or type / for commands"),
         )
+        self._keymap = keymap
+        self._actions: dict[str, str] = {}
+
+    def _on_mount(self, event: events.Mount) -> None:
+        super()._on_mount(event)
+        self._actions = {
+            key: binding.action
+            for key, bound in self._bindings.key_to_bindings.items()
+            for binding in bound
+            if binding.id is None
+        } | {
+            key: action.name
+            for action in ACTIONS
+            if action.place is Place.PROMPT
+            for key in keys_of(action, self._keymap)
+        }
 
     async def _on_key(self, event: events.Key) -> None:
-        # TextArea would insert a newline; left alone, Enter reaches the bindings, where it can be re-mapped.
-        if event.key == "enter":
+        """Carry out the box's own keys here and now.
+
+        Textual would have a bound key go up to the application first: whatever is typed after it meanwhile is put in
+        before it, so that "ab", Backspace, "c" leaves "ab" on a busy machine, and what follows Enter is sent with it.
+        """
+        focused = self.screen.focused
+        if focused is not None and focused is not self:  # it was typed after a key that moved the focus
+            event.prevent_default().stop()
+            self.app.post_message(events.Key(event.key, event.character))
+            return
+        action = self._actions.get(event.key)
+        if action is not None and await self.app.run_action(action, self):
+            event.prevent_default().stop()
+        elif event.key == "enter":  # mapped to nothing here: a newline by TextArea's own hand would surprise
             event.prevent_default()
 
     async def _on_paste(self, event: events.Paste) -> None:
@@ -83,7 +112,7 @@ class PromptBox(TextArea):
             self.action_cursor_down()
 
     async def action_complete(self) -> None:
-        # Not by a message: the key after Tab is meant for what Tab leads to.
+        # Not by a message: the key after Tab is meant for where Tab leads to.
         await self.run_action("screen.complete")
 
     async def action_leave_or_delete(self) -> None:
