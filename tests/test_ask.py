@@ -148,6 +148,13 @@ def test_reasoning_is_not_part_of_the_reply(target: str) -> None:
     assert (result.stdout, result.stderr) == ("forty two\n", "")
 
 
+def test_a_draft_model_that_was_asked_for_and_is_not_there_is_said(target: str) -> None:
+    result = ask("-m", target, "--speculation", "draft", "hello")
+    assert (result.exit_code, result.stdout) == (0, "hello\n")
+    assert result.stderr == "specchat: target.gguf has no draft model: the reply is plain\n"
+    assert ask("-m", target, "--speculation", "ngram", "hello").stderr == ""
+
+
 def test_notices_go_to_standard_error(target: str) -> None:
     result = ask("-m", target, "!notice=ChatML_is_used hello")
     assert (result.stdout, result.stderr) == ("hello\n", "specchat: ChatML is used\n")

@@ -19,6 +19,7 @@ from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
     from specchat.session import Launch
+    from specchat.worker.protocol import EngineInfo
 
 _NOTHING: Final = 'Ask something: specchat ask "question", or pipe a text in.'
 
@@ -57,7 +58,7 @@ def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:
             for progress in session.load():
                 printer.show(progress)
             info = session.info
-            for sentence in (info.draft_obstacle, *info.notices) if info else ():
+            for sentence in (_without_draft(launch, info), *info.notices) if info else ():
                 printer.say(sentence)
             with closing(session.send(text)) as events:
                 for event in events:
@@ -74,6 +75,15 @@ def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:
                 click.echo(report.document(launch, info, reply, error))
             if stats and reply.figures.passes:
                 click.echo("\n".join(report.lines(reply.figures)), err=True)
+
+
+def _without_draft(launch: Launch, info: EngineInfo) -> str:
+    """Why no draft model proposes where one was asked for; "" where none is missing."""
+    from specchat.engine.policy import Mode
+
+    if info.draft is None and launch.draft is None and launch.settings.speculation.mode is Mode.DRAFT:
+        return f"{launch.name} has no draft model: the reply is plain"
+    return info.draft_obstacle
 
 
 def _piped() -> str:
