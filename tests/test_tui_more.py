@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from textual import events
+from textual._xterm_parser import XTermParser
 from textual.content import Content
 
 from specchat.engine.chat import Event, Finished, Message, Piece
@@ -227,6 +228,12 @@ async def test_keys_are_carried_out_in_the_order_they_were_typed() -> None:
         rush(chat, "tab", "y")
         await chat.until(lambda: chat.app.clipboard == "Hello there.")
         assert chat.box.text == "next"
+
+
+async def test_alt_enter_of_older_terminals_is_a_new_line() -> None:
+    async with chatting():
+        keys = [message.key for message in XTermParser().feed("a\x1b\rb") if isinstance(message, events.Key)]
+        assert keys == ["a", "ctrl+j", "b"]
 
 
 async def test_a_mapped_key_sends() -> None:

@@ -13,12 +13,14 @@ import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, cast
 
+from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
+from textual.keys import Keys
 from textual.screen import Screen
 
 from specchat import locations
@@ -61,6 +63,9 @@ class SpecchatApp(App[None]):
             self.theme = theme
 
     def on_mount(self) -> None:
+        # Alt+Enter in terminals without the newer keyboard protocol: Textual makes it Esc and Enter, which would stop
+        # a reply and send the message. A line feed (Ctrl+J) is what it stands for.
+        cast("dict[str, object]", ANSI_SEQUENCES_KEYS)["\x1b\r"] = (Keys.ControlJ,)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGHUP):
             # Outside the main thread (some test runners) there are no handlers to set.
