@@ -304,7 +304,9 @@ class Library:
             yield from (path for path in (installed, *self.partials(part)) if path.is_file())
 
     def _prune_folders(self, paths: Iterable[Path]) -> None:
-        for folder in {folder for path in paths for folder in path.parents if self.models in folder.parents}:
+        folders = {folder for path in paths for folder in path.parents if self.models in folder.parents}
+        # The deepest first: a folder can go only when those in it are gone.
+        for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
             with suppress(OSError):  # not empty
                 folder.rmdir()
 
