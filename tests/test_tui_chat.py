@@ -100,6 +100,29 @@ async def test_esc_stops_the_reply_and_keeps_what_came() -> None:
         assert "Esc Stop" not in chat.text
 
 
+async def test_a_message_stopped_before_anything_came_comes_back_to_the_box() -> None:
+    async with chatting(ScriptedClient(until(threading.Event(), "", "never"))) as chat:
+        await chat.say("a question of some length", wait=False)
+        await chat.shows("Esc Stop")
+        await chat.pilot.press("escape")
+        await chat.until(lambda: chat.idle)
+        assert not chat.session.messages
+        assert chat.box.text == "a question of some length"
+        assert chat.screen.query("UserTurn.-unsent")
+        chat.client.script = words("An answer.")
+        await chat.pilot.press("enter")
+        await chat.shows("An answer.")
+        assert [message.role for message in chat.session.messages] == ["user", "assistant"]
+
+
+async def test_a_draft_model_that_is_not_there_is_said_when_it_is_asked_for() -> None:
+    client = ScriptedClient(loaded=replace(INFO, draft=None))
+    async with chatting(client) as chat:
+        assert "no draft model" not in chat.text
+        await chat.say("/speculation draft")
+        await chat.shows("there is no draft model here")
+
+
 async def test_a_new_line_is_typed_without_sending_and_the_box_grows() -> None:
     async with chatting() as chat:
         await chat.type("a")
@@ -360,7 +383,7 @@ async def test_a_message_that_got_no_answer_comes_back_to_the_box() -> None:
         await chat.say("precious words")
         await chat.shows("The engine was killed")
         assert chat.box.text == "precious words"
-        assert chat.session.messages == ()
+        assert not chat.session.messages
         chat.client.script = words("Back.")
         await chat.pilot.press("enter")
         await chat.shows("Back.")

@@ -143,6 +143,7 @@ def test_the_reason_is_given_only_when_it_is_needed() -> None:
     plain = replace(FIGURES, drafter="plain", reason="drafting costs more than it saves (0.87×)")
     assert words.why_not_as_asked(Speculation(Mode.DRAFT), plain, "") == plain.reason
     assert words.why_not_as_asked(Speculation(Mode.AUTO), plain, "") == plain.reason
+    assert words.why_not_as_asked(Speculation(Mode.DRAFT), plain, "no memory for it") == "no memory for it"
     assert words.why_not_as_asked(Speculation(Mode.OFF), plain, "no draft") == ""
     assert words.why_not_as_asked(Speculation(Mode.DRAFT), replace(plain, drafter="draft"), "") == ""
     assert words.why_not_as_asked(Speculation(Mode.AUTO), Figures(), "no memory for it") == "no memory for it"

@@ -13,7 +13,7 @@ from specchat.engine.chat import Reading
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.tui.fit import Segment
-from specchat.worker.protocol import Loading
+from specchat.worker.protocol import EngineInfo, Loading
 
 DASH: Final = "–"
 MODE_NAMES: Final = {"draft": "draft", "ngram": "n-gram", "plain": "plain"}
@@ -58,14 +58,23 @@ def wish(speculation: Speculation) -> str:
     return name if speculation.depth is None else f"{name} at depth {speculation.depth}"
 
 
+def no_draft(speculation: Speculation, info: EngineInfo | None) -> str:
+    """Why there is no draft model, where there should be one or it was asked for; else ""."""
+    if info is None or info.draft is not None:
+        return ""
+    return info.draft_obstacle or ("there is no draft model here" if speculation.mode is Mode.DRAFT else "")
+
+
 def why_not_as_asked(speculation: Speculation, figures: Figures, draft_obstacle: str) -> str:
     """One short sentence when the mode is not what was asked for, or plain while left to choose; else ""."""
     mode = speculation.mode
     if mode is Mode.OFF:
         return ""
+    if mode is Mode.DRAFT and draft_obstacle:
+        return draft_obstacle
     if figures.passes and figures.drafter != mode.value and (mode is not Mode.AUTO or figures.drafter == "plain"):
         return figures.reason
-    return draft_obstacle if mode in (Mode.AUTO, Mode.DRAFT) else ""
+    return draft_obstacle if mode is Mode.AUTO else ""
 
 
 def _figure(number: str, unit: str, style: str = "$foreground") -> Content:

@@ -142,9 +142,8 @@ class ChatScreen(TurnActions):
         if message is not None:
             turn.number(message.id, message.branch, message.branches)
         await turn.finish(reply)
-        if error is None:
-            return
-        await turn.fail(_sentence(error))
+        if error is not None:
+            await turn.fail(_sentence(error))
         if reply.message is None and running.asked is not None:
             # The session has forgotten this turn: say so, and give the words back.
             running.asked.add_class("-unsent")
@@ -267,7 +266,7 @@ class ChatScreen(TurnActions):
             segments = [segments[0], *words.progress(progress)]
         dock = self.dock
         dock.status.show(segments)
-        reason = words.why_not_as_asked(wish, self.figures, info.draft_obstacle if info else "")
+        reason = words.why_not_as_asked(wish, self.figures, words.no_draft(wish, info))
         dock.explain(reason)
         dock.hints.show_actions(self._hints(live), self._keymap)
         self.query_one(Panel).show(wish, self.figures, info, reason)
