@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specchat.commands.options import model_options
+from specchat.commands.options import Number, model_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _SHOWN: Final = 10  # candidates in the table
 
 @click.command("make-draft")
 @model_options
-@click.option("--minutes", type=click.FloatRange(0.1), default=10.0, show_default=True, help="How long to search.")
+@click.option("--minutes", type=Number(0.1), default=10.0, show_default=True, help="How long to search.")
 @click.option("--name", "called", metavar="NAME", help="What to call the new pair.")
 def command(name: str | None, minutes: float, called: str | None, draft: Path | None, **given: Any) -> None:
     """Make a draft model for a target that has none, out of the target itself.
