@@ -67,8 +67,8 @@ class Printer:
                 self._reasoning = True
             return
         self._end_reasoning()
+        self._last = piece.text[-1]  # first: Ctrl+C may come the moment that the text is out
         print(clean(piece.text) if self._terminal else piece.text, end="", flush=True)
-        self._last = piece.text[-1]
 
     def _end_reasoning(self) -> None:
         if self._reasoning:
