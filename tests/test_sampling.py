@@ -21,7 +21,6 @@ from specchat.engine.sampling import (
     accepts,
     confidence,
     distribution,
-    overlap,
     residual,
     window,
 )
@@ -117,6 +116,12 @@ def test_accept_then_residual_gives_back_p(p_weights: list[int], q_weights: list
     accepted = np.minimum(p.dense(4), q.dense(4))
     out = accepted + (1.0 - accepted.sum()) * residual(p, q).dense(4)
     assert out == pytest.approx(p.dense(4), abs=1e-9)
+
+
+def overlap(p: Distribution, q: Distribution) -> float:
+    """Sum of min(p, q): the probability that a token drawn from q is accepted (Leviathan et al., theorem 3.5)."""
+    size = int(max(p.ids.max(), q.ids.max())) + 1
+    return float(np.minimum(p.probabilities, q.dense(size)[p.ids]).sum())
 
 
 @given(weights, weights)

@@ -88,12 +88,6 @@ def residual(p: Distribution, q: Distribution) -> Distribution:
     return Distribution(p.ids, excess / mass) if mass > 0.0 else p
 
 
-def overlap(p: Distribution, q: Distribution) -> float:
-    """Sum of min(p, q): the probability that a token drawn from q is accepted (Leviathan et al., theorem 3.5)."""
-    size = int(max(p.ids.max(), q.ids.max())) + 1
-    return float(np.minimum(p.probabilities, q.dense(size)[p.ids]).sum())
-
-
 def acceptance_of(token: int, p_of_token: float, q: Distribution) -> float:
     """min(1, q(x) / p(x)) for an x that the target drew from p: an unbiased estimate of the overlap of p and q."""
     return min(1.0, q.probability(token) / p_of_token)
