@@ -10,6 +10,8 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from specchat.errors import SpecchatError
+
 # Python's splitlines() ends a line at each of these, the Markdown parser only at \n: Textual's streaming append,
 # which counts lines one way and parses them the other, would repeat or lose text.
 _SEPARATORS: Final = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
@@ -37,3 +39,15 @@ def first_clauses(text: str, width: int) -> str:
         return text
     ends = [match.start() for match in re.finditer("[;:,] ", text) if match.start() <= width]
     return text[: ends[-1]] if ends else ""
+
+
+def capitalised(text: str) -> str:
+    """A capital at the beginning, unless it begins with a file's or a pair's name."""
+    return text[:1].upper() + text[1:] if text.split(" ", 1)[0].isalpha() else text
+
+
+def as_sentence(error: Exception) -> str:
+    """What an error says, as it is shown; another than ours names its kind."""
+    if isinstance(error, SpecchatError):
+        return capitalised(str(error))
+    return f"Something went wrong inside specchat: {type(error).__name__}: {error}"

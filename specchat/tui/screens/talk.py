@@ -1,0 +1,209 @@
+"""What is said: messages go out, replies come in, conversations are opened, begun and left.
+
+Contract: the part of the chat screen between the dock, the session and the journal. A message is in the journal before
+it is sent; one that gets no answer comes back to the box; one sent while a reply runs waits in the dock. How any of it
+looks is the business of `screens.chat`, what is done with turns that are there already that of `screens.turns`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Final
+
+from textual import on
+
+from specchat.errors import SpecchatError
+from specchat.history import Conversation, Store
+from specchat.session import Attachment, Session, compose
+from specchat.tui import attach
+from specchat.tui.actions import ACTIONS, key_name, keys_of
+from specchat.tui.commands import CommandRunner, invocation
+from specchat.tui.journal import Journal, spoken
+from specchat.tui.playback import Playback, Running
+from specchat.tui.screens.turns import TurnActions
+from specchat.tui.shown import Shown
+from specchat.tui.stream import Stream
+from specchat.tui.text import as_sentence, capitalised
+from specchat.tui.widgets.dock import Dock
+from specchat.tui.widgets.panel import Panel
+from specchat.tui.widgets.turns import ReplyTurn
+from specchat.tui.widgets.welcome import Welcome
+
+_UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
+
+
+class Talk(TurnActions):
+    """The part of the chat screen that talks."""
+
+    commands: CommandRunner
+
+    def __init__(self, session: Session, store: Store, keymap: Mapping[str, str]) -> None:
+        super().__init__(session, Journal(store, session, self._history_failed))
+        self.keymap: Final = keymap
+
+    # ---- streams
+
+    def _make_playback(self) -> Playback:
+        return Playback(self, self._show_events, self._ended)
+
+    def load(self) -> None:
+        """Start the engine, and show how far it is."""
+        self.play.start(Running(Stream(self.session.load(), "load")))
+
+    async def _show_events(self, running: Running) -> None:
+        if running.turn is not None:
+            self.journal.grow(running.reply)
+            if running.turn.is_attached:
+                await running.turn.update_from(running.reply)
+        if running.reply.figures.passes:
+            self.figures = running.reply.steady
+            self.query_one(Panel).speeds.add(self.figures)
+        self.show_state()
+
+    async def _ended(self, running: Running) -> None:
+        error = running.stream.error
+        if running.turn is None:
+            await self._load_ended(error)
+        else:
+            await self._reply_ended(running, running.turn, error)
+        self.play.now = None
+        self.show_state()
+        await self._go_on(failed=error is not None)
+
+    async def _load_ended(self, error: Exception | None) -> None:
+        if error is not None:
+            await self.transcript.add_notice(as_sentence(error), "failure")
+            return
+        for welcome in self.query(Welcome):
+            await welcome.recompose()
+        for sentence in self.session.info.notices if self.session.info else ():
+            await self.transcript.add_notice(sentence)
+
+    async def _reply_ended(self, running: Running, turn: ReplyTurn, error: Exception | None) -> None:
+        reply = running.reply
+        if error is not None:
+            reply.finish = "error"
+        message = self.journal.end(reply)
+        if not turn.is_attached:  # the conversation was left meanwhile
+            if message is not None and message.conversation == self.journal.shown_id:
+                await self.show_branch(self.journal.leaf)
+            elif self.journal.conversation is not None or self.journal.leaf is None:
+                self.session.messages = spoken(self.journal.store.path(self.journal.leaf))
+            return
+        if message is not None:
+            turn.number(message.id, message.branch, message.branches)
+        await turn.finish(reply)
+        if error is not None:
+            await turn.fail(as_sentence(error))
+        if reply.message is None and running.asked is not None:
+            # The session has forgotten this turn: say so, and give the words back.
+            running.asked.add_class("-unsent")
+            turn.add_class("-unsent")
+            self.session.attachments = running.attached
+            self.journal.abandon(running.asked.shown.id)
+            self.dock.give_back(running.text)
+
+    async def _go_on(self, failed: bool) -> None:
+        """Do what was waiting for the stream to end."""
+        then, self.then = self.then, None
+        if then is not None:
+            await then()
+            return
+        queued = self.dock.take_queued()
+        if queued and failed:
+            self.dock.give_back(queued)
+        elif queued:
+            await self._send(queued)
+
+    # ---- sending
+
+    @on(Dock.Said)
+    async def _said(self, event: Dock.Said) -> None:
+        text = event.text
+        try:
+            command = invocation(text)
+            said = await self.commands.run(*command) if command else ""
+            attached = () if command else attach.find(text)
+        except SpecchatError as error:
+            self.dock.refuse(text, str(error))
+            return
+        if command is None and self.editing is None and self.dock.queued:
+            self.dock.refuse(text, "One message is waiting already; ↑ in the empty box takes it back.")
+            return
+        self.dock.recall.add(text)
+        if said:
+            self.note(said)
+        if command is None and self.editing is not None:
+            self.resend(self.editing, text, attached)
+        elif command is None:
+            await self._send(text, attached)
+        if attached:
+            self.run_worker(self._say_sizes(attached), exit_on_error=False)
+
+    async def _say_sizes(self, attached: tuple[Attachment, ...]) -> None:
+        """How many tokens the attached files are; the engine answers between two rounds."""
+        sizes = []
+        for attachment in attached:
+            try:
+                tokens = await asyncio.to_thread(self.session.count_tokens, attachment.text)
+            except SpecchatError:
+                return
+            sizes.append(f"{attachment.name} ({tokens:,} tokens)")
+        self.note(f"Attached: {', '.join(sizes)}")
+
+    async def _send(self, text: str, attached: tuple[Attachment, ...] | None = None) -> None:
+        if self.play.now is not None:
+            self.dock.queue(text)
+            return
+        await self.transcript.begin()
+        if attached is None:
+            attached = attach.find(text)
+        before, self.session.attachments = self.session.attachments, ()
+        whole = compose((*before, *attached), text)
+        message, forked = self.journal.ask(whole)
+        if forked:
+            await self.transcript.add_notice("Another window went on here: this is a branch of its own.")
+        await self.play_question(whole, message, text, before)
+
+    async def welcome(self) -> None:
+        """Say what an empty chat says."""
+        keys = {action.name: key_name(keys_of(action, self.keymap)[0]) for action in ACTIONS}
+        await self.transcript.add_welcome(Welcome(self.session, keys))
+
+    # ---- conversations
+
+    async def open_conversation(self, conversation: Conversation) -> None:
+        """Show another conversation; a reply being written in this one goes on to its end there."""
+        self.leave_editing()
+        self.journal.keep_unsent(self.dock.text, now=True)
+        path = self.journal.open(conversation)
+        assert self.journal.conversation is not None
+        await self.transcript.show(map(Shown.of, path))
+        self.figures = next((Shown.of(m).figures for m in reversed(path) if m.role == "assistant"), self.figures)
+        self.dock.box.replace_all(self.journal.conversation.unsent)
+        self.dock.recall.refill(m.content for m in path if m.role == "user")
+        if not path:
+            await self.welcome()
+        self.show_state()
+
+    async def start_anew(self) -> None:
+        """Begin a new conversation; a reply being written in the old one goes on to its end there."""
+        self.leave_editing()
+        self.journal.keep_unsent("" if self.dock.text.startswith("/") else self.dock.text, now=True)
+        self.journal.close_conversation()
+        self.session.messages = ()
+        self.session.system_prompt = self.session.launch.system_prompt
+        self.figures = replace(self.figures, passes=0, context_used=0)
+        await self.transcript.clear()
+        await self.welcome()
+        self.dock.empty()
+        self.show_state()
+
+    def _history_failed(self, sentence: str) -> None:
+        self.note(f"{capitalised(sentence)}. This conversation is not saved any more.", "error")
+
+    @on(Dock.Changed)
+    def _box_changed(self) -> None:
+        self.set_timer(_UNSENT, lambda: self.journal.keep_unsent(self.dock.text))
