@@ -119,6 +119,10 @@ class ScriptedEngine:
     def count_tokens(self, text: str) -> int:
         return len(text.split())
 
+    def margin(self, messages: Sequence[Message], options: ReplyOptions, tokens: Sequence[int]) -> float:
+        del messages, options
+        return 0.5 + len(tokens)
+
     def relieve(self) -> bool:
         return False
 

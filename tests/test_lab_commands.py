@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 from specchat import cli, probe
 from specchat.engine import decoder, sampling
 from specchat.engine.sampling import Distribution
-from specchat.lab.race import Lane, Moment
+from specchat.lab.lanes import Lane, Moment
 from specchat.pairs import catalog
 from specchat.pairs.library import Library
 from tests import ggufs

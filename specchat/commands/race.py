@@ -22,7 +22,7 @@ from specchat.commands import console
 from specchat.engine.chat import ReplyOptions
 from specchat.engine.stats import ratio
 from specchat.lab import prompts, race
-from specchat.lab.race import Lane
+from specchat.lab.lanes import Lane
 from specchat.lab.rig import Rig
 from specchat.tui.text import clean
 
@@ -36,9 +36,9 @@ def run(rig: Rig, prompt: str, mode: str, options: ReplyOptions, as_json: bool) 
     policy = race.policy(rig, rig.calibrate(), rig.prompt(prompts.WARM_UP.text), sampling)
     asked = rig.prompt(prompt)
     plain, other = Lane("plain"), Lane(mode)
-    lanes = (plain.run(rig, policy, asked, sampling, n), other.run(rig, policy, asked, sampling, n))
+    lanes = tuple(race.run(lane, rig, policy, asked, sampling, n) for lane in (plain, other))
     if sys.stdout.isatty() and not as_json:
-        _watch(rig, plain, other, *lanes)
+        _watch(rig, plain, other, lanes[0], lanes[1])
     else:
         for lane in lanes:
             for _ in lane:

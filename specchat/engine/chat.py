@@ -18,7 +18,7 @@ from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
 from specchat.engine.policy import Policy, Speculation
 from specchat.engine.rounds import Origin, Round
-from specchat.engine.sampling import SamplingSettings
+from specchat.engine.sampling import SamplingSettings, margin
 from specchat.engine.stats import Figures, Prompt, Stats
 from specchat.engine.text import Piece, ReplyText
 from specchat.errors import SpecchatError
@@ -208,6 +208,16 @@ class Engine:
     def prompt_tokens(self, messages: Sequence[Message], options: ReplyOptions) -> list[int]:
         """What `reply` would have the target read."""
         return self._render(messages, options).tokens
+
+    def margin(self, messages: Sequence[Message], options: ReplyOptions, tokens: Sequence[int]) -> float:
+        """How close the target's choice is after `tokens` of a reply to `messages`: the two likeliest logits' distance.
+
+        Cheap after such a reply, which the cache holds. Raises as `reply` does, and Cancelled.
+        """
+        before = [*self.prompt_tokens(messages, options), *tokens]
+        for _ in self._read(before):
+            pass
+        return margin(self._context.decode(before[-1:], 1)[0])
 
     def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
         """Stream the reply to `messages`; the last event is `Finished`.

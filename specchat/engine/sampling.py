@@ -202,3 +202,9 @@ class Sampler:
 
     def accepts(self, p: Distribution, q: Distribution, token: int) -> bool:
         return accepts(p, q, token, self.rng)
+
+
+def margin(logits: Logits) -> float:
+    """How far the likeliest token's logit is above the next; `logits` is one row (n_vocab,)."""
+    second, first = np.partition(logits, -2)[-2:]
+    return float(first - second)

@@ -39,10 +39,12 @@ from specchat.worker.protocol import (
     Loaded,
     Loading,
     LoadSettings,
+    Margin,
     Quit,
     Request,
     RestoreDraft,
     SetSpeculation,
+    Weighed,
     read_answer,
     write,
 )
@@ -108,7 +110,7 @@ class _Child:
             assert self.process.stdin is not None
             write(self.process.stdin, request)
 
-    def answers(self, request: Load | Ask | Count | RestoreDraft) -> Generator[Answer, None, None]:
+    def answers(self, request: Load | Ask | Count | Margin | RestoreDraft) -> Generator[Answer, None, None]:
         """Send a request and yield its answers up to the last. Raises EngineError."""
         arrived: SimpleQueue[_Delivery] = SimpleQueue()
         with self._lock:
@@ -176,7 +178,7 @@ class _Child:
 
 def _is_last(answer: Answer) -> bool:
     match answer:
-        case Loaded() | Counted() | Emitted(event=Finished()):
+        case Loaded() | Counted() | Weighed() | Emitted(event=Finished()):
             return True
         case _:
             return False
@@ -274,6 +276,17 @@ class Client:
             if isinstance(answer, Counted):
                 return answer.tokens
         raise AssertionError("a count is always answered")
+
+    def margin(self, messages: Sequence[Message], options: ReplyOptions, tokens: Sequence[int]) -> float:
+        """How far apart the target's two likeliest logits are after `tokens` of a reply to `messages`.
+
+        Raises EngineError or EngineDied.
+        """
+        request = Margin(next(self._numbers), tuple(messages), options, tuple(tokens))
+        for answer in self._running().answers(request):
+            if isinstance(answer, Weighed):
+                return answer.margin
+        raise AssertionError("a margin is always answered")
 
     def close(self) -> None:
         """End the process, within a second, and give its memory back. `load` may start another."""

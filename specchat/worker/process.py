@@ -44,9 +44,11 @@ from specchat.worker.protocol import (
     Load,
     Loaded,
     Loading,
+    Margin,
     Quit,
     RestoreDraft,
     SetSpeculation,
+    Weighed,
     read_request,
     write,
 )
@@ -68,6 +70,9 @@ class EngineLike(Protocol):
 
     def count_tokens(self, text: str) -> int:
         """Tokens of `text`."""
+
+    def margin(self, messages: Sequence[Message], options: ReplyOptions, tokens: Sequence[int]) -> float:
+        """How far apart the two likeliest logits are after `tokens` of a reply."""
 
     @property
     def has_draft(self) -> bool:
@@ -102,7 +107,7 @@ class Worker:
     def __init__(self, requests: IO[bytes], answers: IO[bytes], factory: Factory, log: str) -> None:
         self._requests, self._answers = requests, answers
         self._factory, self._log = factory, log
-        self._inbox: SimpleQueue[Load | Ask | RestoreDraft | None] = SimpleQueue()  # None: look at the counts
+        self._inbox: SimpleQueue[Load | Ask | Margin | RestoreDraft | None] = SimpleQueue()  # None: look at the counts
         self._counts: deque[Count] = deque()
         self._cancelled_up_to = 0
         self._current = 0
@@ -134,12 +139,15 @@ class Worker:
             finally:
                 _trim_log()
 
-    def _serve(self, request: Load | Ask | RestoreDraft) -> None:
+    def _serve(self, request: Load | Ask | Margin | RestoreDraft) -> None:
         match request:
             case Load():
                 self._load(request)
             case Ask():
                 self._reply(request)
+            case Margin():
+                margin = self._loaded().margin(request.messages, request.options, request.tokens)
+                self._send(Weighed(request.id, margin))
             case RestoreDraft():
                 self._restore(request)
 

@@ -3,7 +3,7 @@
 Contract: frozen values, pickled one after the other over the child's own pipes (no framing of ours: a pickle knows
 its end). The client numbers its requests upwards; every answer carries the number of the request it belongs to, and
 each request but `SetSpeculation`, `Cancel` and `Quit` is answered last by exactly one of `Loaded`, `Emitted` with a
-`Finished` event, `Counted` or `Failed`. `Changed` comes unasked, under number 0.
+`Finished` event, `Counted`, `Weighed` or `Failed`. `Changed` comes unasked, under number 0.
 """
 
 from __future__ import annotations
@@ -72,6 +72,16 @@ class Count:
 
 
 @dataclass(frozen=True, slots=True)
+class Margin:
+    """How close is the target's choice after these tokens of a reply to `messages`? See `Engine.margin`."""
+
+    id: int
+    messages: tuple[Message, ...]
+    options: ReplyOptions
+    tokens: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """Stop the request `id` and every earlier one, at the next round or batch."""
 
@@ -97,7 +107,7 @@ class Quit:
     """End the process."""
 
 
-Request: TypeAlias = Load | Ask | Count | Cancel | SetSpeculation | RestoreDraft | Quit
+Request: TypeAlias = Load | Ask | Count | Margin | Cancel | SetSpeculation | RestoreDraft | Quit
 
 
 # ---- from the child
@@ -179,6 +189,14 @@ class Counted:
     tokens: int
 
 
+@dataclass(frozen=True, slots=True)
+class Weighed:
+    """The answer to `Margin`: the distance of the two likeliest logits."""
+
+    id: int
+    margin: float
+
+
 class Fault(StrEnum):
     """Whose fault a failure is."""
 
@@ -196,7 +214,7 @@ class Failed:
     fault: Fault = Fault.INPUT
 
 
-Answer: TypeAlias = Loading | Loaded | Changed | Emitted | Counted | Failed
+Answer: TypeAlias = Loading | Loaded | Changed | Emitted | Counted | Weighed | Failed
 
 
 def write(stream: IO[bytes], message: Request | Answer) -> None:
