@@ -1,8 +1,9 @@
 """A conversation turned into tokens and a reply turned back into text.
 
-Contract: `Engine.reply(messages, options)` renders the target's own template, reuses the longest prefix that the
-cache already holds, reads the rest, runs the decoder's rounds and yields events; it may be abandoned at any event
-(`close()` on the generator) and leaves both caches consistent.
+Contract: `Engine.reply(messages, options)` renders the target's own template, without the oldest turns where not all
+of them fit (engine/trimming.py has the rule), reuses the longest prefix that the cache already holds, reads the rest,
+runs the decoder's rounds and yields events; it may be abandoned at any event (`close()` on the generator) and leaves
+both caches consistent.
 """
 
 from __future__ import annotations
@@ -11,8 +12,10 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
+from specchat.engine import trimming
 from specchat.engine.cache import Cancelled, RollbackError
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
@@ -100,11 +103,11 @@ Event: TypeAlias = Reading | Generated | Notice | Finished
 
 
 class PromptTooLong(SpecchatError):
-    """The conversation does not fit into the context; nothing was done to the caches."""
+    """Not even the last turn fits into the context; nothing was done to the caches."""
 
-    def __init__(self, tokens: int, n_ctx: int) -> None:
+    def __init__(self, what: str, tokens: int, n_ctx: int) -> None:
         super().__init__(
-            f"the conversation has {tokens:,} tokens and the context {n_ctx:,}: shorten it or ask for more"
+            f"{what} has {tokens:,} tokens and the context {n_ctx:,}: shorten it or ask for a longer context (-c)"
         )
         self.tokens = tokens
         self.n_ctx = n_ctx
@@ -138,6 +141,8 @@ class Engine:
         self.template = ChatTemplate(target)
         self._notices = [self.template.notice] if self.template.notice else []
         self._drafters = self._make_drafters()
+        self._left_out: tuple[trimming.Turn, ...] = ()  # of the latest conversation, for want of room
+        self._sizes: dict[str, int] = {}  # tokens of its texts
 
     def _make_drafters(self) -> dict[str, Drafter]:
         if self._context.rollback_limit == 0:
@@ -207,7 +212,7 @@ class Engine:
 
     def prompt_tokens(self, messages: Sequence[Message], options: ReplyOptions) -> list[int]:
         """What `reply` would have the target read."""
-        return self._render(messages, options).tokens
+        return self._fitted(messages, options)[0].tokens
 
     def margin(self, messages: Sequence[Message], options: ReplyOptions, tokens: Sequence[int]) -> float:
         """How close the target's choice is after `tokens` of a reply to `messages`: the two likeliest logits' distance.
@@ -228,10 +233,12 @@ class Engine:
         started = time.perf_counter()
         self.relieve()
         yield from self._due_notices()
-        rendered = self._render(messages, options)
+        rendered, left_out = self._fitted(messages, options)
         prompt = rendered.tokens
         if len(prompt) > self._context.n_ctx:
-            raise PromptTooLong(len(prompt), self._context.n_ctx)
+            what = "the reply with its message" if options.continue_last else "this message alone"
+            raise PromptTooLong(what, len(prompt), self._context.n_ctx)
+        yield from self._say_left_out(left_out)
         if options.max_tokens is not None and options.max_tokens <= 0:
             yield Finished("length", Figures())
             return
@@ -248,6 +255,34 @@ class Engine:
             yield from self._write(prompt, options, stats, text)
         finally:
             self._after_reply()
+
+    # ---- what the prompt is
+
+    def _fitted(self, messages: Sequence[Message], options: ReplyOptions) -> tuple[Rendered, tuple[trimming.Turn, ...]]:
+        """The prompt, and the turns that are left out of it. Too long if not even the last turn fits."""
+        system, turns = trimming.split(messages)
+        room = trimming.room(self._context.n_ctx, options.max_tokens)
+        for cut in trimming.cuts(self._turn_sizes(turns), room):
+            rendered = self._render([*system, *chain.from_iterable(turns[cut:])], options)
+            if len(rendered.tokens) <= room:
+                break
+        return rendered, tuple(turns[:cut])
+
+    def _turn_sizes(self, turns: Sequence[trimming.Turn]) -> list[int]:
+        """Tokens of what was written in each turn, counted once."""
+        texts = {message.content for turn in turns for message in turn}
+        self._sizes = {text: self._sizes.get(text) or self.count_tokens(text) for text in texts}
+        return [sum(self._sizes[message.content] for message in turn) for turn in turns]
+
+    def _say_left_out(self, turns: tuple[trimming.Turn, ...]) -> Iterator[Notice]:
+        """Once for each cut."""
+        if turns and turns != self._left_out:
+            n, room = len(turns), f"in {self._context.n_ctx:,} tokens"
+            if n == 1:
+                yield Notice(f"the oldest turn no longer fits {room} and is left out")
+            else:
+                yield Notice(f"the {n} oldest turns no longer fit {room} and are left out")
+        self._left_out = turns
 
     def _render(self, messages: Sequence[Message], options: ReplyOptions) -> Rendered:
         variables = dict(options.template_variables)
