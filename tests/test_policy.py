@@ -249,10 +249,30 @@ class TestAcceptance:
 
     def test_longer_matches_have_a_rate_of_their_own(self) -> None:
         acceptance = NgramAcceptance()
+        short, long = Offer(9, match=2), Offer(9, match=40)
         for _ in range(60):
-            acceptance.add(2, [False])
-            acceptance.add(40, [True, True])
-        assert acceptance.rates(2, 1)[0] < 0.2 < 0.9 < acceptance.rates(40, 1)[0]
+            acceptance.add(short, [False])
+            acceptance.add(long, [True, True])
+        assert acceptance.rates(short, 1)[0] < 0.2 < 0.9 < acceptance.rates(long, 1)[0]
+
+    def test_quotations_and_turns_of_phrase_are_told_apart(self) -> None:
+        acceptance = NgramAcceptance()
+        quotation, phrase = Offer(9, match=6, quotes=True), Offer(9, match=6)
+        for _ in range(60):
+            acceptance.add(phrase, [False])
+        assert acceptance.rates(phrase, 1)[0] < 0.2 < 0.7 < acceptance.rates(quotation, 1)[0]
+
+    def test_rounds_that_keep_failing_after_a_good_start_are_expected_to(self) -> None:
+        """The first token always comes and the second never: the product over positions alone would not see it."""
+        acceptance = NgramAcceptance()
+        offer = Offer(9, match=40)
+        hopeful = acceptance.expected(offer, 9)[-1]
+        for _ in range(8):
+            acceptance.add_round(offer, 9, 1)
+        assert acceptance.expected(offer, 9)[-1] < 0.5 * hopeful
+        for _ in range(30):
+            acceptance.add_round(offer, 9, 9)
+        assert acceptance.expected(offer, 9)[-1] > 0.9 * hopeful
 
 
 @pytest.mark.parametrize(

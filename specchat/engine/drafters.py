@@ -38,6 +38,7 @@ class Offer:
 
     room: int  # the most tokens it can propose
     match: int = 0  # n-gram: tokens of context that matched
+    quotes: bool = False  # n-gram: what follows the match was there before the reply began
     unread: int = 1  # draft model: tokens it must read before the first proposal
     token: int = -1  # n-gram: what it would propose first
 
@@ -172,6 +173,7 @@ class NgramDrafter:
 
     def __init__(self) -> None:
         self._tokens: list[int] = []
+        self._reply = 0  # position of the reply's first token
         # For each order: the last n tokens -> position of what followed their most recent occurrence.
         self._index: list[dict[tuple[int, ...], int]] = [{} for _ in self.ORDERS]
 
@@ -180,11 +182,14 @@ class NgramDrafter:
         if common_prefix(self._tokens, kept) < len(self._tokens):
             self._restart()
         self._catch_up(kept)
+        self._reply = len(kept)
         return iter(())
 
     def offer(self, kept: Sequence[int], room: int) -> Offer:
         position, length = self._match(kept)
-        return Offer(min(room, self.LONGEST), match=length, token=self._tokens[position]) if length else Offer(0)
+        if not length:
+            return Offer(0)
+        return Offer(min(room, self.LONGEST), length, position < self._reply, token=self._tokens[position])
 
     def _match(self, kept: Sequence[int]) -> tuple[int, int]:
         """(position of the continuation, length of the match); (0, 0) when there is none."""

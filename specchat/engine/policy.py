@@ -133,7 +133,7 @@ class AdaptivePolicy:
     ENOUGH: Final = 12  # tokens that are worth a judgement
     CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
     EVIDENCE: Final = 60.0  # judged tokens
-    GAIN: Final = 1.01  # a drafter must beat plain by this much: the estimates are no better
+    GAIN: Final = 1.03  # a drafter must beat plain by this much: the estimates are no better
 
     def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
         self.speculation = speculation
@@ -182,7 +182,7 @@ class AdaptivePolicy:
 
     def _standing(self, drafter: str) -> float:
         """Tokens per second of a drafter that has read everything, with a match in hand."""
-        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8)).rate
+        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8, quotes=True)).rate
 
     def _plain_rate(self) -> float:
         return 1.0 / float(self.costs.rounds("plain", 0)[0])
@@ -190,11 +190,13 @@ class AdaptivePolicy:
     def _best(self, name: str, offer: Offer) -> Option:
         """The depth with the most tokens per second. Costs are not convex: every depth is looked at."""
         deepest = min(self.DEPTHS[name], offer.room, self.speculation.depth or offer.room)
-        rates = self.draft.rates(deepest) if name == "draft" else self.ngram.rates(offer.match, deepest)
-        expected = expected_tokens(rates)
+        if name == "draft":
+            expected = expected_tokens(self.draft.rates(deepest))
+        else:
+            expected = self.ngram.expected(offer, deepest)
         seconds = self.costs.rounds(name, deepest, offer.unread)
         k = 1 + int(np.argmax(expected[1:] / seconds[1:]))
-        return Option(name, k, float(rates[0]), float(expected[k]), float(seconds[k]))
+        return Option(name, k, float(expected[1]) - 1.0, float(expected[k]), float(seconds[k]))
 
     def _draft_choice(self, best: Option) -> Choice:
         reason = f"{best.expected:.1f} tokens expected for the time of {best.seconds * self._plain_rate():.1f} passes"
@@ -248,9 +250,9 @@ class AdaptivePolicy:
         if offer is None:
             return
         if event.drafter == "ngram":
-            self.ngram.add(offer.match, [i < event.accepted for i in range(event.tested)])
+            self.ngram.add_round(offer, event.proposed, event.accepted)
         else:
-            self.ngram.add(offer.match, [event.tokens[0] == offer.token])
+            self.ngram.add(offer, [event.tokens[0] == offer.token])
 
     def _judge_now(self) -> bool:
         """Is there time left over for running the idle draft over what it missed?"""
