@@ -152,14 +152,61 @@ def test_a_draft_that_the_user_named_is_an_error_and_nothing_stays_loaded(
 
 @pytest.mark.parametrize("target", ["recurrent", "hybrid"])
 def test_a_target_that_cannot_roll_back_decodes_plainly_and_says_so(
-    load: Any, engines: list[Engine], target: str
+    load: Any, engines: list[Engine], target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(planning, "SNAPSHOTS", 0)  # as where llama.cpp keeps none of a hybrid model
+    opened: list[Path] = []
+    load_model = Model.load
+
+    def watched(path: Path, **options: Any) -> Model:
+        opened.append(path)
+        return load_model(path, **options)
+
+    monkeypatch.setattr(Model, "load", watched)
     assert target in load(target, "draft").draft_obstacle
+    assert [path.stem for path in opened] == [target]  # the draft was not even looked at
     alone = load(target)
     assert alone.draft_obstacle == ""
     assert "no speculation with this model" in alone.notices[0]
     for engine in engines:
         assert {event.round.drafter for event in reply(engine)} == {"plain"}
+
+
+@pytest.mark.parametrize("mode", [Mode.DRAFT, Mode.NGRAM, Mode.AUTO])
+@pytest.mark.parametrize("depth", [2, 4, 9, None])
+def test_a_hybrid_target_speculates_as_deep_as_it_can_take_back(
+    load: Any, engines: list[Engine], mode: Mode, depth: int | None
+) -> None:
+    info = load("hybrid", "draft")
+    assert info.draft is not None
+    assert info.draft_obstacle == ""
+    assert any("can take 4 tokens back" in notice for notice in info.notices)
+    engine = engines[0]
+    assert engine.target_context.rollback_limit == planning.SNAPSHOTS == 4
+    engine.speculation = Speculation(Mode.OFF)
+    plain = text(reply(engine))
+    engine.speculation = Speculation(mode, depth)
+    for _ in range(2):
+        events = reply(engine)
+        assert text(events) == plain
+        assert max(event.round.proposed for event in events) <= min(4, depth or 4)
+    if mode is Mode.DRAFT:
+        assert "draft" in {event.round.drafter for event in events}
+
+
+def test_a_hybrid_targets_snapshots_are_in_the_plan(files: Path) -> None:
+    request = Load(1, files / "hybrid.gguf", files / "draft.gguf", settings=LoadSettings(threads=1))
+    plan, _ = loader.planned(request)
+    assert plan.rungs[0].target.snapshots == 4
+    state = sum(layer.state for layer in plan.wish.target.layers)
+    kept = sum(part.bytes for part in plan.parts if part.role == "target" and "cache" in part.what)
+    without = replace(plan.rungs[0].target, snapshots=0)
+    less = planning.parts(plan.wish, plan.machine, Rung("", without, Placement()), plan.n_ctx)
+    assert kept - sum(part.bytes for part in less if part.role == "target" and "cache" in part.what) == 4 * state > 0
+
+
+def test_exact_mode_of_a_hybrid_target_is_refused_and_the_reason_told(load: Any) -> None:
+    assert any("exact mode is off" in notice and "hybrid" in notice for notice in load("hybrid", exact=True).notices)
 
 
 # ---- when memory does not suffice

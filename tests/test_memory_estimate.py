@@ -51,6 +51,7 @@ def allocated(path: Path, n_ctx: int, placement: Placement, log: Path) -> dict[s
                 type_k=placement.type_k,
                 type_v=placement.type_v,
                 flash_attention=placement.flash_attention,
+                snapshots=placement.snapshots,
             ).decode([1] * N_OUTPUTS_MAX, N_OUTPUTS_MAX)
     finally:
         llama.log_to(None)
@@ -87,6 +88,17 @@ def test_the_estimate_is_what_llama_cpp_takes(models: dict[str, Path], name: str
     assert close(estimated["compute buffer"], real["compute buffer"])
     # Never far below: that is what ends in a failed allocation.
     assert estimated["compute buffer"] > 0.6 * real["compute buffer"]
+
+
+def test_snapshots_of_a_hybrid_models_state_are_priced_as_taken(models: dict[str, Path], tmp_path: Path) -> None:
+    placement = Placement(snapshots=4)
+    estimated, real = (
+        estimate(models["lfm2"], 512, placement),
+        allocated(models["lfm2"], 512, placement, tmp_path / "log"),
+    )
+    assert estimated["cache"] == pytest.approx(real["cache"], rel=0.01, abs=0.02 * MIB)
+    assert estimated["cache"] > estimate(models["lfm2"], 512, Placement())["cache"]
+    assert close(estimated["compute buffer"], real["compute buffer"])
 
 
 @pytest.mark.parametrize("flash_attention", [True, False])

@@ -82,6 +82,7 @@ class Decoder:
         self._max_depth = max_depth
         self._clock = clock
         self._plain: list[float] = []  # the target's probabilities of the plain tokens just kept, for judging a draft
+        self._inserted: Sequence[int] = ()
 
     def run(self, prompt: Sequence[int], sampling: SamplingSettings, max_tokens: int | None = None) -> Iterator[Round]:
         """Rounds until an end-of-generation token, `max_tokens` or a full context; the last one says which.
@@ -95,6 +96,7 @@ class Decoder:
             raise ValueError("no room for a single token")
         finish = ""
         while not finish:
+            end = self._take_in(kept, end)
             event = self._round(kept, self._room(kept, end), sampler)
             if self._is_eog(kept[-1]):
                 finish = "end"
@@ -104,6 +106,23 @@ class Decoder:
                 finish = "context"
             self._policy.record(event)
             yield replace(event, finish=finish)
+
+    def insert(self, tokens: Sequence[int]) -> None:
+        """Have the reply go on, from the next round on, as if the target had written `tokens` next.
+
+        They belong to no round and do not count towards `max_tokens`. There must be room for them and one more.
+        """
+        self._inserted = tokens
+
+    def _take_in(self, kept: list[int], end: int | None) -> int | None:
+        """Read what was inserted; answers with the new end."""
+        tokens, self._inserted = self._inserted, ()
+        if not tokens:
+            return end
+        self._target.decode([kept[-1], *tokens[:-1]], 0)
+        kept.extend(tokens)
+        self._plain = []
+        return None if end is None else end + len(tokens)
 
     def give_up(self, drafter: str) -> None:
         """Do without a drafter from the next round on: its model is gone."""
@@ -188,7 +207,7 @@ class Decoder:
         try:
             self._target.rollback(len(kept) - 1)
         except RollbackError:
-            # Recognised before any draft is loaded (Model.rollback_obstacle); should it happen all the same,
+            # Recognised before any draft is loaded (Context.rollback_limit); should it happen all the same,
             # reading the kept tokens again is slow but right, and nothing is proposed any more.
             self._drafters.clear()
             self._target.rollback(0)

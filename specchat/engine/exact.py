@@ -43,6 +43,8 @@ def obstacle(context: Context) -> str | None:
 
     Reads some 600 tokens, then decodes 33 rows alone and together, twice. Raises what the cache raises.
     """
+    if context.rollback_limit is not None:
+        return f"{context.model.path.name} cannot be exact here: {context.model.rollback_obstacle}"
     found = difference(context, context.model.tokenize(sample_text()))
     if found is None:
         return None

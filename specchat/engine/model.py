@@ -152,6 +152,11 @@ class Model:
         return bool(api.llama_model_is_recurrent(self.handle) or api.llama_model_is_hybrid(self.handle))
 
     @cached_property
+    def is_hybrid(self) -> bool:
+        """Whether only some layers carry a running state: of these llama.cpp may keep snapshots."""
+        return bool(api.llama_model_is_hybrid(self.handle))
+
+    @cached_property
     def rollback_obstacle(self) -> str | None:
         """Why rejected tokens cannot be taken out of a cache made without snapshots; None where they can.
 
@@ -160,7 +165,7 @@ class Model:
         if not self.is_recurrent:
             return None
         architecture = self.metadata.get("general.architecture", "this architecture")
-        kind = "recurrent" if api.llama_model_is_recurrent(self.handle) else "hybrid"
+        kind = "hybrid" if self.is_hybrid else "recurrent"
         return f"{architecture} is {kind}: it carries a running state from which tokens cannot be taken back"
 
     def _chat_obstacle(self) -> str | None:

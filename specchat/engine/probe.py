@@ -37,13 +37,18 @@ def build() -> dict[str, object]:
 def pair(target: Path, draft: Path) -> dict[str, object]:
     """Every rule for drafting with its outcome."""
     with Model.load(target, vocab_only=True) as t, Model.load(draft, vocab_only=True) as d:
-        rules = [*vocabulary.checks(t, d), _rollback("target", t), _rollback("draft", d)]
+        yes = "where llama.cpp keeps snapshots of its state" if t.is_hybrid else "yes"
+        rules = [
+            *vocabulary.checks(t, d),
+            vocabulary.Check("the target can take tokens back", not _obstacle(t), _obstacle(t) or yes),
+            vocabulary.Check("the draft can take tokens back", not d.rollback_obstacle, d.rollback_obstacle or "yes"),
+        ]
     return {"checks": [asdict(check) for check in rules]}
 
 
-def _rollback(role: str, model: Model) -> vocabulary.Check:
-    obstacle = model.rollback_obstacle
-    return vocabulary.Check(f"the {role} can take tokens back", obstacle is None, obstacle or "yes")
+def _obstacle(target: Model) -> str | None:
+    """Why the target cannot speculate. A hybrid one can where llama.cpp keeps snapshots, which loading it tells."""
+    return None if target.is_hybrid else target.rollback_obstacle
 
 
 def drafts(target: Path, candidates: Sequence[Path]) -> dict[str, object]:
@@ -51,15 +56,15 @@ def drafts(target: Path, candidates: Sequence[Path]) -> dict[str, object]:
     with Model.load(target, vocab_only=True) as t:
         return {
             "name": t.name,
-            "obstacle": t.rollback_obstacle,
-            "candidates": {str(path): _obstacle(t, path) for path in candidates},
+            "obstacle": _obstacle(t),
+            "candidates": {str(path): _unfit(t, path) for path in candidates},
         }
 
 
-def _obstacle(target: Model, path: Path) -> str | None:
+def _unfit(target: Model, path: Path) -> str | None:
     try:
         with Model.load(path, vocab_only=True) as draft:
-            return vocabulary.mismatch(target, draft) or draft.rollback_obstacle
+            return vocabulary.unfit(target, draft)
     except ModelError as error:
         return str(error)
 

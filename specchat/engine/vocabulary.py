@@ -1,7 +1,8 @@
 """May this draft propose tokens for this target? llama.cpp's own rule, with the reason where it says no.
 
 Contract: `checks` judges every rule (for a doctor's table); `mismatch` is one sentence for the first that fails, or
-None. The rule is that of llama.cpp's common/speculative.cpp. Both models may be loaded for their vocabulary only.
+None; `unfit` also asks whether the draft can take proposals back. The rule is that of llama.cpp's
+common/speculative.cpp. Both models may be loaded for their vocabulary only.
 """
 
 from __future__ import annotations
@@ -41,6 +42,17 @@ def mismatch(target: Model, draft: Model) -> str | None:
     if failed is None:
         return None
     return f"{draft.path.name} cannot draft for {target.path.name}: {failed.detail}"
+
+
+def unfit(target: Model, draft: Model) -> str | None:
+    """Why the draft cannot propose for the target, in one sentence; None where it can.
+
+    A draft proposes several tokens one after the other, and whichever of them are rejected must leave its cache. Of a
+    running state llama.cpp keeps snapshots within one pass only: enough for a target, not for a draft.
+    """
+    if draft.rollback_obstacle:
+        return f"{draft.path.name} cannot be a draft: {draft.rollback_obstacle}"
+    return mismatch(target, draft)
 
 
 def _checks(target: Model, draft: Model) -> Iterator[Check]:

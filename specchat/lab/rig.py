@@ -99,13 +99,13 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
         if draft is None:
             yield Rig(placed, None, rung.target, cancelled)
             return
-        if large.rollback_obstacle:
+        if placed.rollback_limit == 0:
             raise SpecchatError(f"{target.name} cannot speculate: {large.rollback_obstacle}")
         if rung.draft is None:
             raise SpecchatError(f"{draft.name} has no place beside {target.name}: {plan.draft_obstacle}")
         small = stack.enter_context(load(draft, rung.draft))
-        if unfit := small.rollback_obstacle or vocabulary.mismatch(large, small):
-            raise SpecchatError(f"{draft.name} cannot draft for {target.name}: {unfit}")
+        if unfit := vocabulary.unfit(large, small):
+            raise SpecchatError(unfit)
         beside = _context(small, rung.draft, plan.n_ctx, settings.threads, cancelled)
         yield Rig(placed, beside, rung.target, cancelled)
 
@@ -145,6 +145,7 @@ def _context(
         type_k=placement.type_k,
         type_v=placement.type_v,
         flash_attention=placement.flash_attention,
+        snapshots=placement.snapshots,
         cancelled=cancelled,
     )
 

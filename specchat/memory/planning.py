@@ -23,6 +23,9 @@ LONGEST_CONTEXT: Final = 32768
 SHORTEST_CONTEXT: Final = 1024  # shorter ones are no use for a chat
 _STEP: Final = 1024  # tokens by which "auto" looks for room
 _USUAL_DEPTH: Final = 4  # steps of a draft in a round
+# States of a hybrid target to go back to: as many proposals as a round usually has. Each is a copy of all its state
+# (some 50 MB for a model of 9 billion weights), written with every pass.
+SNAPSHOTS: Final = 4
 ALL_LAYERS: Final = 999  # more than any model has, the output counted as one
 
 
@@ -35,6 +38,7 @@ class Placement:
     type_k: str = "f16"
     type_v: str = "f16"
     flash_attention: bool | None = None  # None: llama.cpp decides
+    snapshots: int = 0  # of a hybrid target's state
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,10 +226,12 @@ def _candidates(wish: Wish, machine: Machine, n_ctx: int) -> Iterator[Rung]:
 def _target(wish: Wish) -> Placement:
     # With flash attention and V in bf16 one row comes out the same bits at every width on a CPU: ggml-cpu then takes
     # one path for a single token and for several.
+    snapshots = SNAPSHOTS if wish.target.is_hybrid else 0
     if wish.exact:
-        return Placement(type_k=wish.type_k, type_v="bf16", flash_attention=True)
+        return Placement(type_k=wish.type_k, type_v="bf16", flash_attention=True, snapshots=snapshots)
     quantised = wish.type_v not in ("f32", "f16", "bf16")  # which llama.cpp wants flash attention for
-    return Placement(type_k=wish.type_k, type_v=wish.type_v, flash_attention=True if quantised else None)
+    flash = True if quantised else None
+    return Placement(type_k=wish.type_k, type_v=wish.type_v, flash_attention=flash, snapshots=snapshots)
 
 
 def _with_and_without(wish: Wish, where: str, target: Placement) -> Iterator[Rung]:
@@ -322,7 +328,7 @@ def _model_parts(
     caches = dict(weights)
     for layer, home in zip(model.layers, homes, strict=False):
         weights[home] += layer.weights
-        caches[home] += shapes.cache_bytes(layer, n_ctx, placement.type_k, placement.type_v)
+        caches[home] += shapes.cache_bytes(layer, n_ctx, placement.type_k, placement.type_v, placement.snapshots)
     weights[RAM] += model.input_bytes
     weights[homes[-1]] += model.output_bytes + (model.input_bytes if model.is_tied and homes[-1] != RAM else 0)
     cache = "state" if not any(layer.keys for layer in model.layers) else _cache_name(placement)

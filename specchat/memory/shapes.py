@@ -61,6 +61,11 @@ class Shape:
         return self.input_bytes + self.output_bytes + sum(layer.weights for layer in self.layers)
 
     @property
+    def is_hybrid(self) -> bool:
+        """Whether other layers keep a key-value cache beside that state."""
+        return self.is_recurrent and any(layer.keys for layer in self.layers)
+
+    @property
     def is_recurrent(self) -> bool:
         """Whether some layer carries a running state (recurrent and hybrid models)."""
         return any(layer.state for layer in self.layers)

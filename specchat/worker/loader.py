@@ -97,7 +97,7 @@ def make_plan(request: Load, machine: Machine) -> tuple[Plan, str]:
             obstacle = str(error)
     wish = Wish(
         target=target,
-        draft=None if target.is_recurrent else draft,
+        draft=None if target.is_recurrent and not target.is_hybrid else draft,  # which could not take tokens back
         n_ctx=settings.n_ctx,
         gpu_layers=settings.gpu_layers,
         devices=settings.devices,
@@ -131,7 +131,7 @@ def restore_draft(
     machine = here.read()
     plan = plan_draft(shape(request.draft), target, request, machine)
     loading = _Loading(request, plan, "", progress, cancelled)
-    obstacle = plan.reasons[0] if not plan.rungs else loading.unfit(target.model)
+    obstacle = plan.reasons[0] if not plan.rungs else loading.unfit(target)
     for rung in () if obstacle else plan.rungs:
         try:
             draft = loading.place("draft", request.draft, rung.target, target.n_ctx)
@@ -191,7 +191,7 @@ class _Loading:
         target = self.place("target", request.target, placement, self._plan.n_ctx)
         if request.settings.exact and (refusal := self._refusal(target, placement)):
             raise NotExact(refusal)
-        unfit = (self._obstacle or self.unfit(target.model)) if request.draft else ""
+        unfit = (self._obstacle or self.unfit(target)) if request.draft else ""
         if unfit and request.draft_required:
             raise ModelError(unfit)
         obstacle = unfit or self._plan.draft_obstacle
@@ -231,6 +231,7 @@ class _Loading:
                 type_k=placement.type_k,
                 type_v=placement.type_v,
                 flash_attention=placement.flash_attention,
+                snapshots=placement.snapshots,
                 cancelled=self._cancelled,
             )
             first_pass(context)
@@ -248,18 +249,18 @@ class _Loading:
         conditions = self._conditions(target, None, Rung("", placement))
         return measured.once(lambda: exact.obstacle(target) or "", "exact", *conditions)
 
-    def unfit(self, target: Model) -> str:
+    def unfit(self, target: Context) -> str:
         """Why the draft asked for cannot propose for this target wherever it is placed; "" if it can.
 
         Only its header and vocabulary are read: nothing large is loaded in vain.
         """
         if self._request.draft is None:
             return ""
-        if target.rollback_obstacle:
-            return target.rollback_obstacle
+        if target.rollback_limit == 0:
+            return target.model.rollback_obstacle or ""
         try:
             with Model.load(self._request.draft, vocab_only=True) as draft:
-                return draft.rollback_obstacle or vocabulary.mismatch(target, draft) or ""
+                return vocabulary.unfit(target.model, draft) or ""
         except ModelError as error:
             return str(error)
 
@@ -324,8 +325,12 @@ class _Loading:
 
     def _notices(self, target: Context, obstacle: str) -> Iterator[str]:
         model = target.model
-        if model.rollback_obstacle and not obstacle:
+        if target.rollback_limit == 0 and not obstacle:
             yield f"no speculation with this model: {model.rollback_obstacle}"
+        if target.rollback_limit:
+            yield f"{model.path.name} is a hybrid model, which can take {target.rollback_limit} tokens back: " + (
+                "no more are proposed in a round"
+            )
         if target.n_ctx > model.n_ctx_train:
             yield f"{model.path.name} was trained for {model.n_ctx_train:,} tokens: beyond that its text gets worse"
         settings = self._request.settings
