@@ -15,8 +15,8 @@ class Idle:
     """A clock that starts when the last of those who are busy is done."""
 
     def __init__(self, seconds: float, then: Callable[[], None]) -> None:
-        """`seconds` 0: never."""
-        self._seconds, self._then = seconds, then
+        """`seconds` 0: never. They may be changed, and count from the next time on that somebody was busy."""
+        self.seconds, self._then = seconds, then
         self._lock = threading.Lock()
         self._busy = 0
         self._timer: threading.Timer | None = None
@@ -41,8 +41,8 @@ class Idle:
             self._cancel()
 
     def _start(self) -> None:
-        if self._seconds > 0:
-            self._timer = threading.Timer(self._seconds, self._due)
+        if self.seconds > 0:
+            self._timer = threading.Timer(self.seconds, self._due)
             self._timer.daemon = True
             self._timer.start()
 

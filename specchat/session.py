@@ -7,8 +7,9 @@ when a reply has ended: by itself, stopped, or by an error after some text came.
 
 from __future__ import annotations
 
+import random
 import threading
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -51,6 +52,8 @@ class Launch:
     attachments: tuple[Attachment, ...] = ()
     idle_seconds: float = 0.0  # after which the engine gives its memory back; 0: never
     advice: Callable[[], str] = field(default=lambda: "", compare=False)  # asked where memory does not suffice
+    remark: str = ""  # a sentence about the draft model, to be told among the engine's notices
+    sources: Mapping[str, str] = field(default_factory=dict, compare=False)  # settings -> where their values come from
 
 
 class Session:
@@ -59,6 +62,7 @@ class Session:
     `messages` (the turns so far, without the system prompt) is an immutable tuple that may be replaced between
     replies: shorten it and `send` again to edit an earlier turn. `options` and `system_prompt` hold from the next
     reply on. `attachments` go out with the next message. `failure` is why the latest load failed, None if it did not.
+    `on_idle` is called, in a thread of its own, once the engine was closed because nobody used it.
     """
 
     launch: Launch
@@ -67,6 +71,7 @@ class Session:
     system_prompt: str
     attachments: tuple[Attachment, ...]
     failure: SpecchatError | None
+    on_idle: Callable[[], None]
 
     def __init__(self, launch: Launch, client: Client | None = None) -> None:
         self.launch = launch
@@ -75,18 +80,26 @@ class Session:
         self.system_prompt = launch.system_prompt
         self.attachments = launch.attachments
         self.failure = None
+        self.on_idle = lambda: None
         self._client = client or Client()
         self._speculation = launch.settings.speculation
         self._stopping = threading.Event()
-        self._idle = Idle(launch.idle_seconds, self._client.close)
+        self._idle = Idle(launch.idle_seconds, self._unload)
         self._steps_down = 0  # rungs of the plan that ended an engine
         self._step = 0  # the rung that the latest engine is on
         self._restoring = False  # the draft is to be brought back before the next reply
 
+    def _unload(self) -> None:
+        self._client.close()
+        self.on_idle()
+
     @property
     def info(self) -> EngineInfo | None:
         """What is loaded; None while nothing is."""
-        return self._client.info
+        info = self._client.info
+        if info is None or not self.launch.remark:
+            return info
+        return replace(info, notices=(self.launch.remark, *info.notices))
 
     @property
     def speculation(self) -> Speculation:
@@ -110,6 +123,38 @@ class Session:
             raise self.failure from None
         if self.launch.record:
             state.remember_opened(self.launch.record)
+
+    def adopt(self, launch: Launch) -> None:
+        """Go on with other settings: of sampling from the next reply on, of loading from the next load on.
+
+        What was asked of speculation meanwhile stays.
+        """
+        self.launch = launch
+        self.options = replace(self.options, sampling=launch.options.sampling)
+        self._idle.seconds = launch.idle_seconds
+
+    def switch(self, launch: Launch) -> Generator[Loading, None, None]:
+        """End the engine and load other models in its place, yielding progress; the history stays.
+
+        Where that fails the models that were loaded before are loaded again, and the error is raised then
+        (SpecchatError). Not while a reply is written.
+        """
+        before, loaded = self.launch, self.info is not None
+        self._replace(launch)
+        try:
+            yield from self.load()
+        except EngineClosed:
+            raise
+        except SpecchatError as error:
+            self._replace(before)
+            if loaded:
+                yield from self.load()
+            raise error
+
+    def _replace(self, launch: Launch) -> None:
+        self.close()
+        self._steps_down = self._step = 0
+        self.adopt(launch)
 
     def _advised(self, error: SpecchatError) -> SpecchatError:
         lacks_memory = isinstance(error, EngineError) and error.fault is Fault.MEMORY
@@ -174,6 +219,47 @@ class Session:
         self._stopping.clear()
         return self._stream(self.messages, go_on=True)
 
+    def race(
+        self, turns: tuple[Message, ...], modes: Sequence[Speculation], most: int
+    ) -> Generator[tuple[int, SessionEvent], None, None]:
+        """Write a reply to `turns` once with each of `modes`, of at most `most` tokens and with the same seed.
+
+        Yields the events with the index of their mode. The history stays as it is, and what the engine has read of
+        the turns is shared by all. A `stop` after this call ends the running reply, and the race with it.
+        """
+        self._stopping.clear()
+        return self._race(turns, modes, most)
+
+    def _race(
+        self, turns: tuple[Message, ...], modes: Sequence[Speculation], most: int
+    ) -> Generator[tuple[int, SessionEvent], None, None]:
+        sampling = self.options.sampling
+        seed = random.getrandbits(31) if sampling.seed is None else sampling.seed
+        options = replace(
+            self.options,
+            max_tokens=min(most, self.options.max_tokens or most),
+            sampling=replace(sampling, seed=seed),
+        )
+        with self._idle.busy():
+            for event in self._wake():
+                yield 0, event
+            try:
+                for index, mode in enumerate(modes):
+                    if self._stopping.is_set():
+                        return
+                    self._client.set_speculation(mode)
+                    for event in self._events(turns, options):
+                        yield index, event
+            finally:
+                self._client.set_speculation(self._speculation)
+
+    def margin(self, turns: tuple[Message, ...], tokens: Sequence[int]) -> float:
+        """How far apart the target's two likeliest logits are after `tokens` of a reply to `turns`.
+
+        Raises EngineError. Not while a reply is written.
+        """
+        return self._client.margin((*self._system, *turns), self.options, tokens)
+
     def _stream(self, turns: tuple[Message, ...], go_on: bool = False) -> Generator[SessionEvent, None, None]:
         with self._idle.busy():
             yield from self._wake()
@@ -192,21 +278,28 @@ class Session:
                 yield Notice(f"still without the draft model: {self.info.draft_obstacle}")
 
     def _reply(self, turns: tuple[Message, ...], go_on: bool) -> Generator[SessionEvent, None, None]:
-        system = (Message("system", self.system_prompt),) if self.system_prompt else ()
         reply = Reply()
-        options = replace(self.options, continue_last=go_on)
         try:
-            for event in self._client.reply((*system, *turns), options):
+            for event in self._events(turns, replace(self.options, continue_last=go_on)):
+                reply.add(event)
+                yield event
+        finally:
+            if reply.message is not None:
+                self.messages, self.attachments = _with(turns, reply.message, go_on), ()
+
+    @property
+    def _system(self) -> tuple[Message, ...]:
+        return (Message("system", self.system_prompt),) if self.system_prompt else ()
+
+    def _events(self, turns: tuple[Message, ...], options: ReplyOptions) -> Generator[Event, None, None]:
+        try:
+            for event in self._client.reply((*self._system, *turns), options):
                 if self._stopping.is_set():  # it may have been asked for before the engine knew of this reply
                     self._client.cancel()
-                reply.add(event)
                 yield event
         except EngineDied as death:
             self._learn_from(death)
             raise
-        finally:
-            if reply.message is not None:
-                self.messages, self.attachments = _with(turns, reply.message, go_on), ()
 
     def _until_stopped(self, loading: Generator[Loading, None, None]) -> Generator[Loading, None, None]:
         with closing(loading):
@@ -219,6 +312,10 @@ class Session:
         """End the running reply at the next round; `send` then yields `Finished("cancelled")` and returns."""
         self._stopping.set()
         self._client.cancel()
+
+    def answer_now(self) -> None:
+        """End the reasoning of the running reply at the next round; says nothing to a reply that is past it."""
+        self._client.answer_now()
 
     def set_speculation(self, speculation: Speculation) -> None:
         """At once, in the middle of a reply too; kept when the engine is started again.

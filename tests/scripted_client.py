@@ -97,6 +97,7 @@ class ScriptedClient(Client):
         super().__init__()
         self._info: EngineInfo | None = None
         self.cancelled = threading.Event()
+        self.hurried = threading.Event()  # asked to end its reasoning
         self.speculation = Speculation()
 
     @property
@@ -141,6 +142,9 @@ class ScriptedClient(Client):
 
     def cancel(self) -> None:
         self.cancelled.set()
+
+    def answer_now(self) -> None:
+        self.hurried.set()
 
     def set_speculation(self, speculation: Speculation) -> None:
         self.speculation = speculation

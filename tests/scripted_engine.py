@@ -115,6 +115,7 @@ class ScriptedEngine:
         self.info = info
         self.cancelled = cancelled
         self.has_draft = info.draft is not None
+        self.hurried = False  # asked to end its reasoning
 
     def count_tokens(self, text: str) -> int:
         return len(text.split())
@@ -125,6 +126,9 @@ class ScriptedEngine:
 
     def relieve(self) -> bool:
         return False
+
+    def answer_now(self) -> None:
+        self.hurried = True
 
     def close(self) -> None:
         pass
@@ -164,7 +168,9 @@ class _Reply:
         if self.prompt >= self.info.n_ctx:
             raise SpecchatError(f"the prompt has {self.prompt} tokens, the context holds {self.info.n_ctx}")
         reason = ""
+        self.engine.hurried = False
         while not reason:
+            self.hurry()
             yield from self.instructions()
             words = self.words(self.depth() + 1)
             if words:
@@ -174,6 +180,11 @@ class _Reply:
             reason = "length" if self.limit == self.kept else "context" if full else "end" if over else ""
             reason = "cancelled" if self.engine.cancelled() else reason
         yield Finished(reason, self.figures)
+
+    def hurry(self) -> None:
+        """Leave the rest of the reasoning out, where that is asked for."""
+        if self.engine.hurried and self.reasoning and "!answer" in self.script[self.place :]:
+            self.place = self.script.index("!answer", self.place)
 
     def depth(self) -> int:
         speculation = self.engine.speculation

@@ -54,6 +54,7 @@ class ScriptedContext(ScriptedCache):
         self, model: Model, reply: str, n_ctx: int = 512, *, wrong_at: int = -1, can_roll_back: bool = True
     ) -> None:
         super().__init__(self._next, model.n_vocab, n_ctx, can_roll_back=can_roll_back)
+        self.model = model
         self.reply = [*model.tokenize(reply), model.eos or 0]
         self.prompt = 0  # tokens before the reply
         self.n_batch = 16
@@ -90,9 +91,10 @@ class Scripted:
         wrong_at: int = 4,
         can_roll_back: bool = True,
         speculation: Speculation = PLAIN,
+        context: type[ScriptedContext] | None = None,
     ) -> None:
         self.model = model
-        self.target = ScriptedContext(model, reply, n_ctx, can_roll_back=can_roll_back)
+        self.target = (context or ScriptedContext)(model, reply, n_ctx, can_roll_back=can_roll_back)
         self.draft = ScriptedContext(model, reply, draft_ctx, wrong_at=wrong_at)
         self.engine = Engine(
             model, cast(Context, self.target), None, cast(Context, self.draft), FixedPolicy(speculation)
@@ -438,6 +440,61 @@ def test_reasoning_is_kept_apart(model: Model) -> None:
 
     assert chat.ask() == "Yes"
     assert text(chat.events, reasoning=True) == "hm, one"
+
+
+class Thinker(ScriptedContext):
+    """Thinks for ever, unless its reasoning is ended for it; then it answers."""
+
+    answer = "Yes."
+
+    def _next(self, tokens: Sequence[int]) -> NDArray[np.float64]:
+        so_far = b"".join(map(self.model.piece, tokens[self.prompt :])).decode()
+        _, closed, answered = so_far.partition("</think>")
+        probabilities = np.zeros(self.n_vocab)
+        if not closed:
+            wanted = (f"<think>\n{'hm ' * len(so_far)}")[len(so_far)]
+            probabilities[self.model.tokenize(wanted)[0]] = 1.0
+        elif (at := len(answered.lstrip())) < len(self.answer):
+            probabilities[self.model.tokenize(self.answer[at])[0]] = 1.0
+        else:
+            probabilities[self.model.eos or 0] = 1.0
+        return probabilities
+
+
+@pytest.mark.parametrize("way", WAYS, ids=str)
+@pytest.mark.parametrize("after", [0, 1, 20])
+def test_reasoning_can_be_ended_from_outside(model: Model, way: Speculation, after: int) -> None:
+    chat = Scripted(model, "", speculation=way, context=Thinker)
+    prompt = chat.engine.prompt_tokens(QUESTION, ReplyOptions(GREEDY))
+    chat.target.prompt = chat.draft.prompt = len(prompt)
+    for event in chat.engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=200)):
+        chat.events.append(event)
+        if len(chat.rounds) == after:
+            chat.engine.answer_now()
+    thoughts = text(chat.events, reasoning=True)
+
+    assert text(chat.events) == "Yes."
+    assert chat.finished.reason == "end"
+    assert thoughts == "hm " * (len(thoughts) // 3) + "hm "[: len(thoughts) % 3]
+    assert (len(thoughts) >= 10) == (after == 20)
+    # Nothing of the next reply is ended.
+    chat.events = []
+    for event in chat.engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=60)):
+        chat.events.append(event)
+    assert text(chat.events) == ""
+    assert chat.finished.reason == "length"
+
+
+def test_there_is_nothing_to_end_in_an_answer(model: Model) -> None:
+    chat = Scripted(model, "<think>\nhm\n</think>\n\nYes, I do.")
+    prompt = chat.engine.prompt_tokens(QUESTION, ReplyOptions(GREEDY))
+    chat.target.prompt = len(prompt)
+    for event in chat.engine.reply(QUESTION, ReplyOptions(GREEDY)):
+        chat.events.append(event)
+        if text(chat.events).startswith("Yes"):
+            chat.engine.answer_now()
+
+    assert text(chat.events) == "Yes, I do."
 
 
 def test_an_unfinished_reply_goes_on(model: Model) -> None:

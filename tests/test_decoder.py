@@ -119,6 +119,38 @@ def test_greedy_output_is_the_same_with_every_drafter(policy: Callable[[], Polic
     assert other.kept == plain.kept
 
 
+@pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
+def test_what_is_inserted_is_gone_on_from_as_if_the_target_had_written_it(policy: Callable[[], Policy]) -> None:
+    inserted, bench = [7, 7, 0], Bench(policy())
+    rounds = bench.decoder.run(bench.kept, GREEDY, 20)
+    before = [token for _ in range(3) for token in next(rounds).tokens]
+    bench.decoder.insert(inserted)
+    after: list[int] = []
+    for event in rounds:
+        after += event.tokens
+        bench.kept = [*PROMPT, *before, *inserted, *after]
+        assert bench.consistent()
+    plain = Bench(FixedPolicy(Speculation(Mode.OFF)))
+    plain.target.decode([PROMPT[-1], *before, *inserted[:-1]], 0)
+    plain.kept = [*PROMPT, *before, *inserted]
+    plain.run(GREEDY, len(after))
+
+    assert len(before) + len(after) == 20
+    assert plain.kept[-len(after) :] == after
+
+
+def test_a_cancelled_insertion_leaves_both_caches_as_before_it() -> None:
+    bench = Bench(FixedPolicy(Speculation(Mode.DRAFT, 3)))
+    rounds = bench.decoder.run(bench.kept, WARM, 20)
+    bench.kept += next(rounds).tokens
+    bench.decoder.insert([1, 2])
+    bench.target.interrupt = Cancelled()
+    with pytest.raises(Cancelled):
+        next(rounds)
+
+    assert bench.consistent()
+
+
 @pytest.mark.parametrize("policy", [POLICIES["plain"], POLICIES["draft"], POLICIES["ngram"]])
 def test_the_same_seed_gives_the_same_text_at_a_fixed_depth(policy: Callable[[], Policy]) -> None:
     one, two = Bench(policy()), Bench(policy())

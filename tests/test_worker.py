@@ -463,3 +463,18 @@ def test_the_parents_side_loads_neither_llama_cpp_nor_textual() -> None:
     code = "import specchat.session, sys; print([m for m in ('llama_cpp', 'textual') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_reasoning_is_ended_from_outside(loaded: Client) -> None:
+    events = loaded.reply((Message("user", "!think !pause=0.01 hm !again !answer Yes"),), ReplyOptions())
+    seen = [next(events)]
+    loaded.answer_now()
+    seen += events
+    pieces = [piece for event in seen if isinstance(event, Generated) for piece in event.pieces]
+
+    assert "".join(piece.text for piece in pieces if not piece.reasoning) == "Yes"
+    # Of a reply that is over nothing is left to be ended.
+    loaded.answer_now()
+    events = loaded.reply((Message("user", "!think hm ha !answer Yes"),), ReplyOptions())
+    pieces = [piece for event in events if isinstance(event, Generated) for piece in event.pieces]
+    assert "".join(piece.text for piece in pieces) == "hm ha Yes"

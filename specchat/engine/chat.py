@@ -141,6 +141,7 @@ class Engine:
         self.template = ChatTemplate(target)
         self._notices = [self.template.notice] if self.template.notice else []
         self._drafters = self._make_drafters()
+        self._answer_now = False
         self._left_out: tuple[trimming.Turn, ...] = ()  # of the latest conversation, for want of room
         self._sizes: dict[str, int] = {}  # tokens of its texts
 
@@ -200,6 +201,10 @@ class Engine:
         while self._notices:
             yield Notice(self._notices.pop(0))
 
+    def answer_now(self) -> None:
+        """End the running reply's reasoning at the next round, or as soon as it begins. From any thread."""
+        self._answer_now = True
+
     def close(self) -> None:
         """Give all memory back. Safe to repeat."""
         if self._draft is not None:
@@ -231,6 +236,7 @@ class Engine:
         after closing the generator, the engine is ready for the next reply.
         """
         started = time.perf_counter()
+        self._answer_now = False
         self.relieve()
         yield from self._due_notices()
         rendered, left_out = self._fitted(messages, options)
@@ -344,23 +350,36 @@ class Engine:
         )
         figures = Figures()
         reason = "cancelled"
+        pieces: list[Piece] = []
         with suppress(Cancelled):
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
                 before = text.n_tokens
-                pieces = text.feed(self._bytes(event))
+                pieces += text.feed(self._bytes(event))
                 reason = event.finish or reason
                 if text.stopped:
                     event, reason = _trimmed(event, text.n_tokens - before), "stop"
                 figures = stats.add(event, self._policy.plain_seconds)
                 yield Generated(tuple(pieces), event, figures)
+                pieces = []
                 if text.stopped:
                     break
+                if self._answer_now and text.thinking and not event.finish:
+                    pieces = self._end_reasoning(decoder, text, event.context_used)
                 if self.relieve():
                     decoder.give_up("draft")
                 yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)
-        yield Finished(reason, figures, tuple(text.finish()))
+        yield Finished(reason, figures, (*pieces, *text.finish()))
+
+    def _end_reasoning(self, decoder: Decoder, text: ReplyText, context_used: int) -> list[Piece]:
+        """Have the target find its reasoning ended; answers with the text that was held back for want of its end."""
+        closing = self.template.closing
+        if context_used + len(closing) >= self._context.n_ctx:
+            return []
+        self._answer_now = False
+        decoder.insert(closing)
+        return text.feed((self._target.piece(token), Origin.PLAIN) for token in closing)
 
     def _bytes(self, event: Round) -> Iterator[tuple[bytes, Origin]]:
         """The text of a round's tokens; an end token has none."""

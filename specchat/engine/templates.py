@@ -86,6 +86,11 @@ class ChatTemplate:
         """Whether the template takes the variable `enable_thinking`."""
         return "enable_thinking" in self._source
 
+    @cached_property
+    def closing(self) -> list[int]:
+        """What ends a reasoning block, as templates write it."""
+        return self._model.tokenize(f"\n{CLOSE}\n\n", parse_special=True)
+
     def render(
         self, messages: Sequence[Message], variables: Mapping[str, object] | None = None, *, continue_last: bool = False
     ) -> Rendered:

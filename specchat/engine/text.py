@@ -55,6 +55,11 @@ class ReplyText:
         found = self._stops.found
         return len(self._ends) if found is None else bisect_right(self._ends, found)
 
+    @property
+    def thinking(self) -> bool:
+        """Whether the text is inside a reasoning block now, and not in the middle of a character."""
+        return self._reasoning.is_open and not self._decoder.getstate()[0] and not self.stopped
+
     def feed(self, tokens: Iterable[tuple[bytes, Origin]]) -> list[Piece]:
         """The pieces that became certain with these tokens."""
         ready: Stretches = []
@@ -131,6 +136,11 @@ class Reasoning:
         self._part = part
         self._fresh = part is _Part.REASONING  # no reasoning text yet: leading white space is the template's
         self._held: Stretches = []
+
+    @property
+    def is_open(self) -> bool:
+        """Whether the block has begun and not ended."""
+        return self._part is _Part.REASONING
 
     def feed(self, text: str, origin: Origin) -> Iterator[Piece]:
         """Pieces that are certain now."""

@@ -26,6 +26,7 @@ from specchat.errors import SpecchatError
 from specchat.worker import autopsy
 from specchat.worker.protocol import (
     Answer,
+    AnswerNow,
     Ask,
     Cancel,
     Changed,
@@ -254,6 +255,12 @@ class Client:
         child = self._child
         if child is not None:
             child.send(Cancel(self._last_ask))
+
+    def answer_now(self) -> None:
+        """End the running reply's reasoning at the next round."""
+        child = self._child
+        if child is not None:
+            child.send(AnswerNow(self._last_ask))
 
     def set_speculation(self, speculation: Speculation) -> None:
         """From the next round on, in the middle of a reply too."""

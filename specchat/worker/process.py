@@ -32,6 +32,7 @@ from specchat.engine.policy import Speculation
 from specchat.errors import SpecchatError
 from specchat.worker.protocol import (
     Answer,
+    AnswerNow,
     Ask,
     Cancel,
     Changed,
@@ -73,6 +74,9 @@ class EngineLike(Protocol):
 
     def margin(self, messages: Sequence[Message], options: ReplyOptions, tokens: Sequence[int]) -> float:
         """How far apart the two likeliest logits are after `tokens` of a reply."""
+
+    def answer_now(self) -> None:
+        """End the running reply's reasoning at the next round."""
 
     @property
     def has_draft(self) -> bool:
@@ -158,6 +162,9 @@ class Worker:
                 match read_request(self._requests):
                     case Cancel(id=number):
                         self._cancelled_up_to = max(self._cancelled_up_to, number)
+                    case AnswerNow(id=number):
+                        if self._engine is not None and number == self._current:
+                            self._engine.answer_now()
                     case SetSpeculation(speculation=speculation):
                         self._speculate(speculation)
                     case Count() as count:

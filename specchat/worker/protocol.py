@@ -2,8 +2,8 @@
 
 Contract: frozen values, pickled one after the other over the child's own pipes (no framing of ours: a pickle knows
 its end). The client numbers its requests upwards; every answer carries the number of the request it belongs to, and
-each request but `SetSpeculation`, `Cancel` and `Quit` is answered last by exactly one of `Loaded`, `Emitted` with a
-`Finished` event, `Counted`, `Weighed` or `Failed`. `Changed` comes unasked, under number 0.
+each request but `SetSpeculation`, `Cancel`, `AnswerNow` and `Quit` is answered last by exactly one of `Loaded`,
+`Emitted` with a `Finished` event, `Counted`, `Weighed` or `Failed`. `Changed` comes unasked, under number 0.
 """
 
 from __future__ import annotations
@@ -89,6 +89,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class AnswerNow:
+    """Let the reasoning of the reply to the request `id` end at the next round."""
+
+    id: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetSpeculation:
     """From the next round on, speculate like this."""
 
@@ -107,7 +114,7 @@ class Quit:
     """End the process."""
 
 
-Request: TypeAlias = Load | Ask | Count | Margin | Cancel | SetSpeculation | RestoreDraft | Quit
+Request: TypeAlias = Load | Ask | Count | Margin | Cancel | AnswerNow | SetSpeculation | RestoreDraft | Quit
 
 
 # ---- from the child
