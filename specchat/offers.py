@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from specchat import probe
+from specchat import __version__, probe
+from specchat.errors import SpecchatError
 from specchat.pairs import candidates, discovery
 from specchat.pairs.candidates import Local
 from specchat.pairs.catalog import Catalog
@@ -26,13 +27,49 @@ class Offer:
     obstacle: str | None
 
 
+@dataclass(frozen=True, slots=True)
+class Smallest:
+    """The smallest model here that can draft for a target, if any can; `looked_at` models are smaller than it."""
+
+    draft: Local | None
+    looked_at: int
+
+
+def smallest(known: Catalog, library: Library, target: Path, model_dirs: Iterable[Path] = ()) -> Smallest:
+    """The first of `for_target`'s drafts. llama.cpp is asked once for the same files, and no further than that one.
+
+    Raises SpecchatError when `target` cannot be read.
+    """
+    from specchat.worker import measured  # brings numpy, which the command that only lists all can do without
+
+    here = _smaller(known, library, target, model_dirs)
+    if not here:
+        return Smallest(None, 0)
+
+    def first() -> str:
+        return "".join(map(str, probe.drafts(target, [model.path for model in here], first=True).fitting[:1]))
+
+    try:
+        files = [measured.identity(path) for path in (target, *(model.path for model in here))]
+        path = measured.once(first, "draft for", __version__, files)
+    except OSError as error:
+        raise SpecchatError(f"cannot read {error.filename}: {error.strerror}") from error
+    return Smallest(next((model for model in here if str(model.path) == path), None), len(here))
+
+
 def for_target(known: Catalog, library: Library, target: Path, model_dirs: Iterable[Path] = ()) -> Offer:
-    """The models here that can draft for `target`: installed, other programs', and those in `model_dirs`.
+    """The models here that can draft for `target`: installed, other programs', beside it, and those in `model_dirs`.
 
     Takes about a second and a third of one for each smaller model. Raises SpecchatError when `target` cannot be read.
     """
-    found = discovery.search(discovery.places(model_dirs))
-    here = candidates.local(known, library, found, target) if target.is_file() else []
+    here = _smaller(known, library, target, model_dirs)
     answer = probe.drafts(target, [model.path for model in here])
     fitting = tuple(model for model in here if model.path in answer.fitting)
     return Offer(fitting, len(here), answer.name, answer.obstacle)
+
+
+def _smaller(known: Catalog, library: Library, target: Path, model_dirs: Iterable[Path]) -> list[Local]:
+    if not target.is_file():
+        return []
+    found = [*discovery.search(discovery.places(model_dirs)), *discovery.beside(target)]
+    return candidates.local(known, library, found, target)

@@ -80,9 +80,12 @@ def pair(target: Path, draft: Path) -> tuple[Check, ...]:
     return tuple(Check(**check) for check in _ask(["pair", str(target), str(draft)])["checks"])
 
 
-def drafts(target: Path, candidates: Sequence[Path]) -> Drafts:
-    """Which of the candidates can draft for `target`. Raises SpecchatError when it cannot be read itself."""
-    answer = _ask(["drafts", str(target), *map(str, candidates)])
+def drafts(target: Path, candidates: Sequence[Path], *, first: bool = False) -> Drafts:
+    """Which of the candidates can draft for `target`; with `first`, none is looked at after one that can.
+
+    Raises SpecchatError when the target cannot be read itself.
+    """
+    answer = _ask(["first" if first else "drafts", str(target), *map(str, candidates)])
     obstacles = {Path(path): obstacle for path, obstacle in answer["candidates"].items()}
     return Drafts(answer["name"], answer["obstacle"], obstacles)
 

@@ -315,7 +315,7 @@ def test_a_pair_a_file_or_the_option_say_what_to_open(tmp_path: Path) -> None:
     file = str(tmp_path / "t.gguf")
     assert (opened("duo"), opened("DUO"), opened(None, "--pair", "duo")) == ("duo", "duo", "duo")
     assert (opened(file), opened(None, "-m", file)) == ("t.gguf", "t.gguf")
-    assert launch("-m", file).draft is None
+    assert launch("-m", file).draft == tmp_path / "d.gguf"  # its pair's
     assert launch("--pair", "duo").draft == tmp_path / "d.gguf"
     assert launch("--pair", "duo", "-md", file).draft == tmp_path / "t.gguf"
     with pytest.raises(SpecchatError, match="no file none"):

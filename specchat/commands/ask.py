@@ -41,7 +41,7 @@ def command(question: tuple[str, ...], stats: bool, as_json: bool, **given: Any)
         raise click.UsageError(_NOTHING)
     from specchat.commands import opening
 
-    launch = opening.launch(options)
+    launch = opening.offering(opening.launch(options))
     if not text and not any(attached.text.strip() for attached in launch.attachments):
         raise click.UsageError(_NOTHING)
     _answer(_without_idle_draft(launch), text, stats, as_json)

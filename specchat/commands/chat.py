@@ -61,7 +61,7 @@ def _chat(options: Options, name: str | None, wanted: str | None) -> int:
         resume = _conversation(store, wanted) if wanted else None
         if resume is not None and not (name or options.pair or options.target):
             name = _pair_of(resume)
-        session = Session(opening.launch(options, name))
+        session = Session(opening.offering(opening.launch(options, name)))
     except BaseException:
         store.close()
         raise

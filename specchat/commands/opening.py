@@ -8,7 +8,7 @@ error; what has to be pulled is said. Raises SpecchatError with one sentence for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +16,7 @@ from typing import Any, Final
 import click
 
 from specchat import settings, state
-from specchat.commands import console, fitting
+from specchat.commands import console, drafts, fitting
 from specchat.commands.options import Options, is_path
 from specchat.engine.chat import ReplyOptions
 from specchat.engine.policy import Mode, Speculation
@@ -45,12 +45,13 @@ class _Models:
     target: Path
     draft: Path | None = None
     sampling: Mapping[str, float] = field(default_factory=dict)
+    remark: str = ""
 
 
 def launch(options: Options, name: str | None = None) -> Launch:
     """What to open. `name` is the pair or file given as an argument, if one was."""
     chosen = settings.load()
-    models = _models(options, name, chosen)
+    models = _with_draft(_models(options, name, chosen), options.draft, chosen)
     load = LoadSettings(
         n_ctx=_first(options.ctx, chosen.ctx),
         threads=_first(options.threads, chosen.threads),
@@ -68,8 +69,8 @@ def launch(options: Options, name: str | None = None) -> Launch:
     return Launch(
         name=models.name,
         target=models.target,
-        draft=_existing(options.draft) if options.draft else models.draft,
-        draft_required=options.draft is not None,
+        draft=models.draft,
+        draft_required=options.draft not in (None, drafts.AUTO),
         is_demo=models.name == DEMO,
         # A draft named on the command line would be missing the next time: better another pair than half of one.
         record="" if options.draft else models.record,
@@ -79,6 +80,7 @@ def launch(options: Options, name: str | None = None) -> Launch:
         attachments=tuple(attachment(path) for path in options.files),
         idle_seconds=60 * chosen.idle_minutes,
         advice=partial(fitting.suggestion, load.memory_limit),
+        remark=models.remark,
     )
 
 
@@ -130,8 +132,29 @@ def _usual(known: Catalog, library: Library) -> str:
 
 
 def _file(path: Path) -> _Models:
+    """A file, with the draft and the sampling of the installed pair that it is the target of, if it is one's."""
     path = _existing(path)
-    return _Models(path.name, str(path), path)
+    known, library = catalog.load(), Library.default()
+    pair = drafts.pair_of(known, library, path)
+    if pair is None or pair.draft is None:
+        return _Models(path.name, str(path), path)
+    remark = f"{path.name} is the target of the pair {pair.name}: its draft model is used"
+    return _Models(path.name, str(path), path, library.path(pair.draft), pair.sampling, remark)
+
+
+def _with_draft(models: _Models, asked: Path | None, chosen: Settings) -> _Models:
+    """The models with the draft that was asked for, or their own."""
+    if asked is None or (asked == drafts.AUTO and models.draft is not None):
+        return models
+    if asked != drafts.AUTO:
+        return replace(models, draft=_existing(asked), remark="")
+    draft, remark = drafts.automatic(catalog.load(), Library.default(), models.target, chosen.model_dirs)
+    return replace(models, draft=draft, remark=remark)
+
+
+def offering(launch: Launch) -> Launch:
+    """The same, which tells what could be its draft where it has none."""
+    return drafts.offered(launch, catalog.load(), Library.default(), settings.load().model_dirs)
 
 
 def _existing(path: Path) -> Path:

@@ -129,7 +129,13 @@ class Size(_ParamType):
 
 _MODELS: Final = (
     click.option("-m", "--target", metavar="FILE", type=_FILE, help="The target: a GGUF file."),
-    click.option("-md", "--draft", metavar="FILE", type=_FILE, help="The draft model: a GGUF file."),
+    click.option(
+        "-md",
+        "--draft",
+        metavar="FILE",
+        type=_FILE,
+        help="The draft model: a GGUF file; auto: the smallest one here that can be it.",
+    ),
     click.option("--pair", metavar="NAME", type=PairName(), help="The pair to open, by its name."),
 )
 _MACHINE: Final = (

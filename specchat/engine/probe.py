@@ -3,6 +3,7 @@
     python -m specchat.engine.probe build
     python -m specchat.engine.probe pair TARGET DRAFT
     python -m specchat.engine.probe drafts TARGET CANDIDATE...
+    python -m specchat.engine.probe first TARGET CANDIDATE...
 
 Contract: one JSON document on standard output; on failure one sentence on standard error and exit status 1.
 Asked from a process of its own so that the caller stays without the native library and outlives a file that
@@ -51,14 +52,18 @@ def _obstacle(target: Model) -> str | None:
     return None if target.is_hybrid else target.rollback_obstacle
 
 
-def drafts(target: Path, candidates: Sequence[Path]) -> dict[str, object]:
-    """The target's own name, what keeps it from speculating, and for each candidate why it cannot draft for it."""
+def drafts(target: Path, candidates: Sequence[Path], *, first: bool = False) -> dict[str, object]:
+    """The target's own name, what keeps it from speculating, and for each candidate why it cannot draft for it.
+
+    `first`: up to the first candidate that can.
+    """
+    found: dict[str, str | None] = {}
     with Model.load(target, vocab_only=True) as t:
-        return {
-            "name": t.name,
-            "obstacle": _obstacle(t),
-            "candidates": {str(path): _unfit(t, path) for path in candidates},
-        }
+        for path in candidates:
+            found[str(path)] = _unfit(t, path)
+            if first and found[str(path)] is None:
+                break
+        return {"name": t.name, "obstacle": _obstacle(t), "candidates": found}
 
 
 def _unfit(target: Model, path: Path) -> str | None:
@@ -79,8 +84,10 @@ def main(arguments: Sequence[str]) -> int:
                 answer = pair(Path(target), Path(draft))
             case ["drafts", target, *candidates]:
                 answer = drafts(Path(target), [Path(path) for path in candidates])
+            case ["first", target, *candidates]:
+                answer = drafts(Path(target), [Path(path) for path in candidates], first=True)
             case _:
-                print("usage: build | pair TARGET DRAFT | drafts TARGET CANDIDATE...", file=sys.stderr)
+                print("usage: build | pair TARGET DRAFT | drafts|first TARGET CANDIDATE...", file=sys.stderr)
                 return 2
     except ModelError as error:
         print(error, file=sys.stderr)

@@ -14,6 +14,7 @@ import json
 import os
 import sys
 from collections.abc import Generator, Iterable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -91,6 +92,14 @@ def search(where: Iterable[Place]) -> tuple[Found, ...]:
         for entry in entries:
             found.setdefault(entry.path.resolve(), entry)
     return tuple(found.values())
+
+
+def beside(model: Path) -> Iterator[Found]:
+    """The GGUF files in the folder of another one; nothing if the folder cannot be read."""
+    with suppress(OSError):
+        for path in sorted(model.parent.glob("*.gguf")):
+            if path.is_file():
+                yield Found(path, "", path.name, path.stat().st_size)
 
 
 def _walk(place: Place) -> Iterator[Found]:
