@@ -53,7 +53,6 @@ class Launch:
     idle_seconds: float = 0.0  # after which the engine gives its memory back; 0: never
     advice: Callable[[], str] = field(default=lambda: "", compare=False)  # asked where memory does not suffice
     remark: str = ""  # a sentence about the draft model, to be told among the engine's notices
-    remark: str = ""  # a sentence about the draft model, to be told among the engine's notices
     sources: Mapping[str, str] = field(default_factory=dict, compare=False)  # settings -> where their values come from
 
 
