@@ -49,21 +49,26 @@ class PassCosts:
         self._table = _filled(table)  # [n] = seconds of n tokens; [0] is 0
         # Weighted sums of observed / tabulated: of all widths, and of each. A weight fades with every observation.
         self._drift = (1.0, 1.0 if measured else 0.0)  # an assumed table says nothing about absolute speed
-        self._own = np.zeros(WIDEST + 1)
-        self._weights = np.zeros(WIDEST + 1)
-        self._seconds = self._table
+        self._own: dict[int, _Faded] = {}
+        self._passes = 0
+        self._curve: NDArray[np.float64] | None = self._table  # None: to be computed when it is next asked for
 
     @property
     def curve(self) -> NDArray[np.float64]:
         """Seconds of a pass over n tokens, for n = 0 .. WIDEST."""
-        return self._seconds
+        if self._curve is None:
+            self._curve = self._table * self._scale()
+            for width in self._own:
+                self._curve[width] = self.seconds(width)
+        return self._curve
 
     def seconds(self, width: int) -> float:
         """Of one pass; beyond WIDEST as the last widths go on."""
         if width <= WIDEST:
-            return float(self._seconds[width])
-        slope = (self._seconds[WIDEST] - self._seconds[WIDEST // 2]) / (WIDEST - WIDEST // 2)
-        return float(self._seconds[WIDEST] + slope * (width - WIDEST))
+            total, weight = self._own[width].at(self._passes) if width in self._own else (0.0, 0.0)
+            return float(self._table[width]) * (total + TRUST * self._scale()) / (weight + TRUST)
+        slope = (self.seconds(WIDEST) - self.seconds(WIDEST // 2)) / (WIDEST - WIDEST // 2)
+        return self.seconds(WIDEST) + slope * (width - WIDEST)
 
     def record(self, width: int, seconds: float) -> None:
         if not 1 <= width <= WIDEST:
@@ -71,12 +76,28 @@ class PassCosts:
         limit = OUTLIER * self.seconds(width) if self._drift[1] > 0.0 else seconds
         observed = min(seconds, limit) / float(self._table[width])
         self._drift = _faded(self._drift, observed)
-        # A width that is not used forgets too, if more slowly.
-        self._own *= FADING
-        self._weights *= FADING
-        self._own[width], self._weights[width] = _faded((self._own[width], self._weights[width]), observed)
-        drift = self._drift[0] / self._drift[1]
-        self._seconds = self._table * (self._own + TRUST * drift) / (self._weights + TRUST)
+        self._passes += 1
+        sums = self._own[width].at(self._passes) if width in self._own else (0.0, 0.0)
+        self._own[width] = _Faded(_faded(sums, observed), self._passes)
+        self._curve = None
+
+    def _scale(self) -> float:
+        """How all widths differ from the table."""
+        total, weight = self._drift
+        return total / weight if weight > 0.0 else 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Faded:
+    """(weighted sum, weight) of what was observed, as it stood after so many passes."""
+
+    sums: tuple[float, float]
+    passes: int
+
+    def at(self, passes: int) -> tuple[float, float]:
+        """A width that is not used forgets too, if more slowly."""
+        keep = FADING ** (passes - self.passes)
+        return self.sums[0] * keep, self.sums[1] * keep
 
 
 class CostModel:
@@ -93,9 +114,7 @@ class CostModel:
 
         Reading what an idle draft missed is spread over the rounds to come; plain pays none of it.
         """
-        rows = _COUNT[1 : deepest + 2]
-        total, weight = self._overhead
-        seconds = self.target.curve[1 : deepest + 2] + rows * (total / weight if weight else 0.0)
+        seconds = self.target.curve[1 : deepest + 2] + _COUNT[1 : deepest + 2] * self._row_seconds()
         if drafter == "draft":
             seconds[1:] += _COUNT[1 : deepest + 1] * self.draft.seconds(1) + self._catching_up(unread)
         return seconds
@@ -104,6 +123,15 @@ class CostModel:
         """After a round that was accepted whole the draft has two tokens to read; more is a backlog."""
         usual = self.draft.seconds(min(unread, 2))
         return usual - self.draft.seconds(1) + max(0.0, self.draft.seconds(unread) - usual) / HORIZON
+
+    def plain_round(self) -> float:
+        """A round without proposals: `rounds` at k = 0, without computing the others."""
+        return self.target.seconds(1) + self._row_seconds()
+
+    def _row_seconds(self) -> float:
+        """Our own work for each verified row."""
+        total, weight = self._overhead
+        return total / weight if weight else 0.0
 
     @property
     def plain_seconds(self) -> float | None:

@@ -10,6 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import Final, Protocol
 
 import numpy as np
@@ -133,6 +134,8 @@ class AdaptivePolicy:
     ENOUGH: Final = 12  # tokens that are worth a judgement
     CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
     EVIDENCE: Final = 60.0  # judged tokens
+    REPRICE_EVERY: Final = 8  # plain rounds
+    LONG: Final = 32  # longer matches and more room make no difference to a price
     GAIN: Final = 1.03  # a drafter must beat plain by this much: the estimates are no better
 
     def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
@@ -141,6 +144,8 @@ class AdaptivePolicy:
         self.draft = DraftAcceptance(learned or Learned())
         self.ngram = NgramAcceptance()
         self._offers: Mapping[str, Offer] = {}
+        self._prices: dict[tuple[object, ...], Option] = {}
+        self._rounds = 0
         self._since_plain = self.STRETCH_EVERY - self.FIRST_STRETCH
         self._stretch = 0
         self._plain_run = 0  # plain tokens in a row
@@ -155,12 +160,12 @@ class AdaptivePolicy:
         mode, depth = self.speculation.mode, self.speculation.depth
         if mode is Mode.OFF or (depth is not None and mode is not Mode.AUTO):
             return fixed_choice(self.speculation, offers, self.DEPTHS)
-        options = [self._best(name, offers[name]) for name in allowed(mode) if name in offers]
-        best = max(options, key=lambda option: option.rate, default=None)
+        options = [self._priced(name, offers[name]) for name in allowed(mode) if name in offers]
+        best = max(options, key=lambda option: option.gain, default=None)
         if best is None:
             return Choice("plain", 0, plain_reason(mode), judge=self._judge_now())
-        if mode is Mode.AUTO and best.rate < self.GAIN * self._plain_rate():
-            return Choice("plain", 0, self._why_plain(best), judge=self._judge_now())
+        if mode is Mode.AUTO and best.gain < self.GAIN:
+            return Choice("plain", 0, best.why_not, judge=self._judge_now())
         if self._stretch > 0 or self._since_plain >= self.STRETCH_EVERY:
             return Choice("plain", 0, "measuring plain speed")
         return self._draft_choice(best)
@@ -170,7 +175,7 @@ class AdaptivePolicy:
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        return self._standing(drafter) >= self.GAIN * self._plain_rate()
+        return self._standing(drafter) >= self.GAIN
 
     @property
     def plain_seconds(self) -> float | None:
@@ -181,11 +186,19 @@ class AdaptivePolicy:
         return self.draft.learned()
 
     def _standing(self, drafter: str) -> float:
-        """Tokens per second of a drafter that has read everything, with a match in hand."""
-        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8, quotes=True)).rate
+        """Speed against plain of a drafter that has read everything, with a match in hand."""
+        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8, quotes=True)).gain
 
-    def _plain_rate(self) -> float:
-        return 1.0 / float(self.costs.rounds("plain", 0)[0])
+    def _priced(self, name: str, offer: Offer) -> Option:
+        """The best of an offer, as it was priced not many plain rounds ago.
+
+        Between two plain rounds little changes, and pricing costs 2 % of the time of a fast model's pass.
+        """
+        room = min(offer.room, self.speculation.depth or self.LONG, self.LONG)
+        key = (name, room, offer.quotes, min(offer.match, self.LONG), offer.unread.bit_length())
+        if key not in self._prices:
+            self._prices[key] = self._best(name, offer)
+        return self._prices[key]
 
     def _best(self, name: str, offer: Offer) -> Option:
         """The depth with the most tokens per second. Costs are not convex: every depth is looked at."""
@@ -194,31 +207,25 @@ class AdaptivePolicy:
             expected = expected_tokens(self.draft.rates(deepest))
         else:
             expected = self.ngram.expected(offer, deepest)
-        seconds = self.costs.rounds(name, deepest, offer.unread)
-        k = 1 + int(np.argmax(expected[1:] / seconds[1:]))
-        return Option(name, k, float(expected[1]) - 1.0, float(expected[k]), float(seconds[k]))
+        passes = self.costs.rounds(name, deepest, offer.unread) / self.costs.plain_round()
+        k = 1 + int(np.argmax(expected[1:] / passes[1:]))
+        return Option(name, k, float(expected[1]) - 1.0, float(expected[k]), float(passes[k]))
 
     def _draft_choice(self, best: Option) -> Choice:
-        reason = f"{best.expected:.1f} tokens expected for the time of {best.seconds * self._plain_rate():.1f} passes"
+        reason = f"{best.expected:.1f} tokens expected for the time of {best.passes:.1f} passes"
         if best.drafter != "draft":
             return Choice(best.drafter, best.depth, reason)
         forced = self.speculation.mode is Mode.DRAFT
         return Choice("draft", best.depth, reason, EarlyStop(self.costs, self.draft, best.depth, at_least=int(forced)))
-
-    def _why_plain(self, best: Option) -> str:
-        passes = best.seconds * self._plain_rate()
-        needed = break_even(passes, best.depth)
-        what = "drafting" if best.drafter == "draft" else "copying"
-        return (
-            f"{what} {best.depth} and verifying {best.depth + 1} costs {passes:.1f} passes here; "
-            f"break-even acceptance {100 * needed:.0f} %, now {100 * best.acceptance:.0f} %: plain"
-        )
 
     # -- learning ------------------------------------------------------------------------------------------------
 
     def record(self, event: Round) -> None:
         offer = self._offers.get("draft", Offer(0))
         self.costs.record(event, offer.unread)
+        self._rounds += 1
+        if event.drafter != "plain" or self._rounds % self.REPRICE_EVERY == 0:
+            self._prices.clear()
         if event.drafter == "plain":
             self._stretch = max(0, (self._stretch or self.STRETCH) - 1)
             self._since_plain = 0 if self._stretch == 0 else self._since_plain
@@ -237,9 +244,10 @@ class AdaptivePolicy:
         if not results:
             return
         before = self.wants("draft")
+        self._prices.clear()
         self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in results])
         # A close call on little evidence is judged again as soon as there is more.
-        unsure = self._standing("draft") > self.CLOSE * self._plain_rate() and self.draft.trials < self.EVIDENCE
+        unsure = self._standing("draft") > self.CLOSE and self.draft.trials < self.EVIDENCE
         self._allowance = math.inf if unsure else 0.0
         changed = self.wants("draft") != before
         self._judging = self.JUDGING if changed else max(self.LEAST_JUDGING, self._judging * self.SHRINKING)
@@ -262,7 +270,7 @@ class AdaptivePolicy:
         return self._allowance >= self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Option:
     """A drafter at a depth, priced."""
 
@@ -270,11 +278,22 @@ class Option:
     depth: int
     acceptance: float  # of the first proposal
     expected: float  # tokens
-    seconds: float
+    passes: float  # plain rounds in whose time they come
 
     @property
-    def rate(self) -> float:
-        return self.expected / self.seconds
+    def gain(self) -> float:
+        """Speed against plain."""
+        return self.expected / self.passes
+
+    @cached_property
+    def why_not(self) -> str:
+        """Why plain is better, in one sentence with numbers."""
+        what = "drafting" if self.drafter == "draft" else "copying"
+        return (
+            f"{what} {self.depth} and verifying {self.depth + 1} costs {self.passes:.1f} passes here; "
+            f"break-even acceptance {100 * break_even(self.passes, self.depth):.0f} %, "
+            f"now {100 * self.acceptance:.0f} %: plain"
+        )
 
 
 class EarlyStop:

@@ -37,6 +37,10 @@ class SamplingSettings:
         return self.temperature <= 0.0
 
 
+_CERTAIN: Final = np.ones(1)
+_CERTAIN.flags.writeable = False
+
+
 @dataclass(frozen=True, slots=True)
 class Distribution:
     """A probability for each of a few tokens; every other token has probability 0.
@@ -50,9 +54,11 @@ class Distribution:
     @classmethod
     def one_hot(cls, token: int) -> Distribution:
         """The distribution of a deterministic proposal, and of greedy decoding."""
-        return cls(np.array([token], np.int64), np.ones(1))
+        return cls(np.array([token], np.int64), _CERTAIN)
 
     def probability(self, token: int) -> float:
+        if self.ids.size == 1:
+            return float(self.ids[0] == token)
         found = np.flatnonzero(self.ids == token)
         return float(self.probabilities[found[0]]) if found.size else 0.0
 
