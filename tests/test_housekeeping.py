@@ -15,7 +15,7 @@ import pytest
 from specchat import gpus, locations, probe, settings, state
 from specchat.commands import console
 from specchat.errors import SpecchatError
-from specchat.pairs import candidates, catalog, discovery, own
+from specchat.pairs import candidates, catalog, discovery, lock, own
 from specchat.pairs.library import Library, State, Step
 from tests import ggufs
 from tests.conftest import DemoPair
@@ -149,6 +149,21 @@ def test_remove_keeps_the_shared_draft_and_says_what_was_freed(library: Library)
     assert "5 kB freed" in specchat("remove", "other", "--yes").stdout
     assert library.disk_use() == 0
     assert not {"one", "other"} & set(catalog.load().pairs)
+
+
+def test_remove_refuses_while_a_pull_of_the_same_file_runs(library: Library) -> None:
+    large = catalog.load().files["large"].parts[0]
+    path = library.install_path(large)
+    path.rename(path.with_name("large.gguf.abc.part"))
+    with lock.held(library.lock_path(large), lambda _: None):
+        result = specchat("remove", "other", "--yes")
+    assert result.returncode == 1
+    assert f"large.gguf is being downloaded by process {os.getpid()} on " in result.stderr
+    assert path.with_name("large.gguf.abc.part").exists()
+    assert "other" in catalog.load().pairs
+    assert file_state(library, "shared") is State.READY
+    assert specchat("remove", "other", "--yes").returncode == 0
+    assert not path.parent.exists() or not list(path.parent.glob("large*"))
 
 
 def test_remove_asks_and_without_a_terminal_refuses(library: Library) -> None:

@@ -14,10 +14,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from specchat import probe
+from specchat.cli import main
 from specchat.errors import SpecchatError
 from specchat.pairs.background import BackgroundPull
 from specchat.pairs.progress import Phase, Plan, Progress
+from specchat.units import GIB
 from tests.fakehub import FakeHub, Knobs, model
 
 REPO, SIZE, TOKEN = "some/models-GGUF", 300_000, "hf_verySecretToken"
@@ -262,3 +266,32 @@ def test_a_background_process_that_dies_is_said(hub: FakeHub) -> None:
     os.kill(pull.pid, signal.SIGKILL)
     with pytest.raises(SpecchatError, match="died; pull again"):
         list(events)
+
+
+# -- the table ----------------------------------------------------------------------------------------------
+
+
+def test_the_table_does_not_load_llama_cpp_itself() -> None:
+    script = "import sys; from specchat.cli import main; main(['pull'], standalone_mode=False)"
+    script += "; sys.exit('llama_cpp' in sys.modules)"
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "proposed for this machine" in result.stdout
+
+
+def test_a_graphics_card_changes_what_is_proposed(monkeypatch: pytest.MonkeyPatch) -> None:
+    card = probe.Device("CUDA0", "a card", "gpu", 24 * GIB, 24 * GIB)
+    for devices, words in (((card,), "made for a graphics card"), ((), "made for a CPU")):
+        build = probe.Build("0", "", gpu=True, rpc=False, devices=devices)
+        monkeypatch.setattr(probe, "build", lambda build=build: build)
+        assert words in CliRunner().invoke(main, ["pull"]).stdout
+
+
+def test_the_table_is_shown_where_llama_cpp_does_not_load(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails() -> probe.Build:
+        raise SpecchatError("llama.cpp did not answer")
+
+    monkeypatch.setattr(probe, "build", fails)
+    result = CliRunner().invoke(main, ["pull"])
+    assert result.exit_code == 0
+    assert "made for a CPU" in result.stdout

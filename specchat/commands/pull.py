@@ -15,7 +15,7 @@ from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from specchat import locations, settings
+from specchat import locations, probe, settings
 from specchat.commands import download_view
 from specchat.commands.console import columns
 from specchat.commands.options import PairName
@@ -113,9 +113,7 @@ def _asker() -> Ask:
 
 
 def _machine(library: Library) -> Machine:
-    from specchat.engine import native  # loads llama.cpp: nothing else knows whether this build has a GPU
-
-    cards = [device for device in native.devices() if device.kind == "gpu"]
+    cards = _cards()
     memory = psutil.virtual_memory()
     return Machine(
         memory_free=max([memory.available, *(card.free for card in cards)]),
@@ -123,6 +121,14 @@ def _machine(library: Library) -> Machine:
         disk_free=pulling.free_space(library.models),
         gpu=bool(cards),
     )
+
+
+def _cards() -> tuple[probe.Device, ...]:
+    """The graphics cards in use; none where llama.cpp does not load, which `specchat doctor` explains."""
+    try:
+        return probe.build().gpus
+    except SpecchatError:
+        return ()
 
 
 def _show_choices(console: Console, catalog: Catalog, library: Library) -> None:

@@ -11,15 +11,17 @@ import hashlib
 import json
 import os
 from collections.abc import Generator, Iterable, Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from functools import partial
 from glob import escape
 from pathlib import Path
 from typing import Final
 
 from specchat import locations
 from specchat.errors import SpecchatError
+from specchat.pairs import lock
 from specchat.pairs.catalog import Catalog, MadeSource, ModelFile, Pair, Part, PathSource
 from specchat.units import format_bytes
 
@@ -269,6 +271,11 @@ class Library:
         """Bytes of everything in the models folder, unfinished downloads too."""
         return sum(path.stat().st_size for path in _files_under(self.models))
 
+    def lock_path(self, part: Part) -> Path:
+        """What whoever changes this part on disk holds meanwhile (`specchat.pairs.lock`)."""
+        path = self.install_path(part)
+        return path.with_name(f"{path.name}.lock")
+
     def removal(self, catalog: Catalog, pair: Pair) -> Removal:
         """What removing `pair` would delete: its files that no other installed pair needs, and their bases."""
         others = [p for p in catalog.pairs.values() if p.name != pair.name and self.installed(p)]
@@ -283,18 +290,24 @@ class Library:
         return Removal(tuple(delete), sum(path.stat().st_size for path in delete), tuple(kept))
 
     def remove(self, catalog: Catalog, pair: Pair) -> Removal:
-        """Delete what `removal` says, records and empty folders too. Raises SpecchatError if a file stays."""
+        """Delete what `removal` says, records and empty folders too.
+
+        Raises SpecchatError, with nothing deleted, while another process downloads one of the files, or if one stays.
+        """
         removal = self.removal(catalog, pair)
-        keep = {file.name for file, _ in removal.kept}
+        kept = {file.name for file, _ in removal.kept}
+        going = [file for file in catalog.needed(pair) if file.name not in kept]
         try:
-            for path in removal.delete:
-                path.unlink(missing_ok=True)
+            with ExitStack() as stack:
+                for part in (part for file in going if not isinstance(file.source, PathSource) for part in file.parts):
+                    if self.install_path(part).parent.is_dir():
+                        stack.enter_context(lock.held(self.lock_path(part), partial(_refuse, part)))
+                for path in removal.delete:
+                    path.unlink(missing_ok=True)
         except OSError as error:
-            raise SpecchatError(f"cannot remove {locations.tilde(path)}: {error.strerror}") from error
-        for file in catalog.needed(pair):
-            if file.name not in keep:
-                for part in file.parts:
-                    self._record_path(part).unlink(missing_ok=True)
+            raise SpecchatError(f"cannot remove {locations.tilde(Path(error.filename))}: {error.strerror}") from error
+        for part in (part for file in going for part in file.parts):
+            self._record_path(part).unlink(missing_ok=True)
         self._prune_folders(removal.delete)
         return removal
 
@@ -309,6 +322,10 @@ class Library:
         for folder in sorted(folders, key=lambda folder: len(folder.parts), reverse=True):
             with suppress(OSError):  # not empty
                 folder.rmdir()
+
+
+def _refuse(part: Part, who: str) -> None:
+    raise SpecchatError(f"{part.path.name} is being downloaded by {who}: nothing was removed")
 
 
 def _files_under(folder: Path) -> Iterator[Path]:

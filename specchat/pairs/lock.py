@@ -15,6 +15,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import TracebackType
 from typing import Final
 
 if sys.platform == "win32":
@@ -39,23 +40,45 @@ _HELD: Final = {errno.EACCES, errno.EAGAIN, errno.EWOULDBLOCK, errno.EDEADLK}
 _UNKNOWN: Final = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP}
 
 
+class Held:
+    """A lock that this process has, until the end of a `with` block."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path, self._fd = path, fd
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(
+        self, _kind: type[BaseException] | None, _error: BaseException | None, _trace: TracebackType | None
+    ) -> None:
+        # Removed while still held, so that whoever opens the path next makes a fresh one (see _try).
+        with contextlib.suppress(OSError):
+            self._path.unlink()
+        os.close(self._fd)
+
+
+def attempt(path: Path) -> Held | None:
+    """Take the lock at `path`, in a folder that exists; None while another has it.
+
+    Two holders in one process exclude each other as well.
+    """
+    fd = _try(path)
+    return None if fd is None else Held(path, fd)
+
+
 @contextlib.contextmanager
 def held(path: Path, waiting: Callable[[str], None], poll: float = 0.2) -> Iterator[None]:
     """Hold the lock at `path`; call `waiting(who)` every `poll` seconds while another has it.
 
-    `waiting` may raise to give up. Two holders in one process exclude each other as well.
+    `waiting` may raise to give up.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    while (fd := _try(path)) is None:
-        waiting(_owner(path))
+    while (taken := attempt(path)) is None:
+        waiting(owner(path))
         time.sleep(poll)
-    try:
+    with taken:
         yield
-    finally:
-        # Removed while still held, so that whoever opens the path next makes a fresh one (see _try).
-        with contextlib.suppress(OSError):
-            path.unlink()
-        os.close(fd)
 
 
 def _try(path: Path) -> int | None:
@@ -82,7 +105,8 @@ def _try(path: Path) -> int | None:
     return fd
 
 
-def _owner(path: Path) -> str:
+def owner(path: Path) -> str:
+    """Who has the lock at `path`, in words."""
     try:
         return path.read_text("utf-8", errors="replace").strip() or "another specchat"
     except OSError:

@@ -1,19 +1,18 @@
 """Making a pair ready to open: fetches and makes what needs no model hub, checks what was not checked.
 
 Contract: `prepare` yields steps to show and returns when every file of the pair is ready; nothing happens, and
-nothing is yielded, when all is ready already. Two programs preparing at once: the second waits and says so.
+nothing is yielded, when all is ready already. Two programs preparing at once: the second waits and says for whom.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+import time
+from collections.abc import Generator, Iterable, Iterator
 from typing import Final
-
-from filelock import FileLock, Timeout
 
 from specchat import locations
 from specchat.errors import SpecchatError
-from specchat.pairs import discovery, made, wheel
+from specchat.pairs import discovery, lock, made, wheel
 from specchat.pairs.catalog import Catalog, MadeSource, ModelFile, Pair, PathSource, WheelSource
 from specchat.pairs.library import Library, State, Step, hash_file, not_here, recipe
 
@@ -33,22 +32,17 @@ def prepare(catalog: Catalog, library: Library, pair: Pair, places: Iterable[dis
         library.models.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise SpecchatError(f"cannot create {locations.tilde(library.models)}: {error.strerror}") from error
-    lock = FileLock(library.models / ".prepare.lock")
-    yield from _acquire(lock)
-    try:
+    with (yield from _locked(library)):
         for file in pair.files:
             yield from _ready(catalog, library, pair, file)
-    finally:
-        lock.release()
 
 
-def _acquire(lock: FileLock) -> Iterator[Step]:
-    while True:
-        try:
-            lock.acquire(timeout=_POLL_SECONDS)
-            return
-        except Timeout:
-            yield Step("waiting for another specchat that is preparing models")
+def _locked(library: Library) -> Generator[Step, None, lock.Held]:
+    path = library.models / ".prepare.lock"
+    while (taken := lock.attempt(path)) is None:
+        yield Step(f"waiting for {lock.owner(path)}, which is preparing models")
+        time.sleep(_POLL_SECONDS)
+    return taken
 
 
 def _ready(catalog: Catalog, library: Library, pair: Pair, file: ModelFile) -> Iterator[Step]:

@@ -155,7 +155,7 @@ class Transfer:
         """Fetch, verify, install and record the file. Raises SpecchatError, StoppedError."""
         try:
             self._target.parent.mkdir(parents=True, exist_ok=True)
-            with lock.held(self._target.with_name(f"{self._target.name}.lock"), self._wait_for):
+            with lock.held(self._around.library.lock_path(self._wanted.part), self._wait_for):
                 if not self._is_here():
                     self._discard_other_versions()
                     self._fetch()
