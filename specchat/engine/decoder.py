@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from specchat.engine.cache import Cache, Logits, RollbackError
 from specchat.engine.drafters import JUDGED_WINDOW, Draft, Drafter, Proposal
-from specchat.engine.policy import Choice, Policy
+from specchat.engine.policy import Choice, Mode, Policy
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import Sampler, SamplingSettings, acceptance_of, residual, window
 from specchat.errors import SpecchatError
@@ -105,7 +105,7 @@ class Decoder:
             elif len(kept) > self._target.n_ctx:
                 finish = "context"
             self._policy.record(event)
-            yield replace(event, finish=finish)
+            yield replace(event, finish=finish) if finish else event
 
     def insert(self, tokens: Sequence[int]) -> None:
         """Have the reply go on, from the next round on, as if the target had written `tokens` next.
@@ -175,6 +175,8 @@ class Decoder:
         )
 
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
+        if self._policy.speculation.mode is Mode.OFF:  # an offer costs a look-up
+            return self._policy.choose({})
         offers = {name: drafter.offer(kept, room) for name, drafter in self._drafters.items()}
         return self._policy.choose({name: offer for name, offer in offers.items() if offer.room > 0})
 

@@ -79,6 +79,7 @@ class Stats:
         self._first_token: float | None = None
         self._tokens = self._passes = self._proposed = self._tested = self._accepted = 0
         self._seconds = self._recent_seconds = 0.0
+        self._recent_tokens = 0
         self._depths: dict[int, int] = {}  # proposals in a round -> rounds
 
     def add(self, event: Round, plain_seconds: float | None = None) -> Figures:
@@ -97,12 +98,15 @@ class Stats:
 
     def _remember(self, tokens: int, seconds: float) -> None:
         self._recent.append((tokens, seconds))
+        self._recent_tokens += tokens
         self._recent_seconds += seconds
         while len(self._recent) > 1 and self._recent_seconds - self._recent[0][1] >= RECENT_SECONDS:
-            self._recent_seconds -= self._recent.popleft()[1]
+            tokens, seconds = self._recent.popleft()
+            self._recent_tokens -= tokens
+            self._recent_seconds -= seconds
 
     def _figures(self, event: Round, plain_seconds: float | None) -> Figures:
-        now = ratio(sum(tokens for tokens, _ in self._recent), self._recent_seconds)
+        now = ratio(self._recent_tokens, self._recent_seconds)
         acceptance = ratio(self._accepted, self._tested)
         unread = self._prompt.tokens - self._prompt.reused
         return Figures(
