@@ -17,7 +17,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specchat import cli, probe
-from specchat.engine import decoder, sampling
+from specchat.engine import decoder, remote, sampling
+from specchat.engine.llama import Context, Model
 from specchat.engine.sampling import Distribution
 from specchat.lab.lanes import Lane, Moment
 from specchat.pairs import catalog
@@ -141,6 +142,67 @@ def test_a_draft_that_does_not_fit_is_said(files: Path, command: str, draft: str
     result = run(command, files, draft=draft)
     assert result.exit_code == 1
     assert said in result.stderr
+
+
+MEASURING = {
+    "bench": ("--only", "chat", "--repeats", "1", "-n", "4", "--json"),
+    "verify": ("-n", "4", "--json"),
+    "explain": ("--acceptance", "0.5", "--json"),
+}
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_cache_types_are_those_asked_for(files: Path, command: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[str, str, str]] = []
+    make = Context.__init__
+
+    def watched(context: Context, model: Model, **options: Any) -> None:
+        made.append((model.path.stem, options.get("type_k", ""), options.get("type_v", "")))
+        make(context, model, **options)
+
+    monkeypatch.setattr(Context, "__init__", watched)
+    result = run(command, files, "-ctk", "bf16", "-ctv", "f32", *MEASURING[command])
+    assert json.loads(result.stdout)
+    assert made[0] == ("target", "bf16", "f32")
+    assert made[1] == ("draft", "f16", "f16")  # what the target says does not depend on it
+
+
+@pytest.mark.parametrize("command", MEASURING)
+@pytest.mark.parametrize(("limit", "said"), [("1MiB", "more"), ("2600KiB", "no place beside target.gguf")])
+def test_a_limit_on_memory_is_kept_or_the_measurement_refused(
+    files: Path, command: str, limit: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loaded: list[Path] = []
+    load = Model.load
+
+    def watched(path: Path, **options: Any) -> Model:
+        loaded.append(path)
+        return load(path, **options)
+
+    monkeypatch.setattr(Model, "load", watched)
+    result = run(command, files, "--memory-limit", limit, "-c", "1024", *MEASURING[command])
+    assert result.exit_code == 1
+    assert said in result.stderr
+    assert result.stderr.count("\n") == 1
+    assert files / "draft.gguf" not in loaded
+
+
+@pytest.mark.parametrize("command", MEASURING)
+def test_another_machine_that_is_not_there_is_an_error(
+    files: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for supported, said in ((False, "without its RPC engine"), (True, "nobody serves devices at 127.0.0.1:1")):
+        monkeypatch.setattr(remote, "supported", lambda supported=supported: supported)
+        result = run(command, files, "--rpc", "127.0.0.1:1", *MEASURING[command])
+        assert result.exit_code == 1
+        assert said in result.stderr
+        assert "going on" not in result.stderr
+
+
+def test_a_step_down_of_the_plan_is_said(files: Path) -> None:
+    result = run("bench", files, "-c", "65536", "--memory-limit", "6MiB", *MEASURING["bench"], draft=None)
+    assert result.exit_code == 0
+    assert "does not fit" in result.stderr
 
 
 def interrupted(arguments: list[str], after: str) -> tuple[int, str, str]:

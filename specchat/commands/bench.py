@@ -48,7 +48,7 @@ def command(name: str | None, **given: Any) -> None:
     A fixed set of prompts is answered plain, with the draft model, with n-gram look-up and as auto decides, with
     PAIR or a GGUF file. Speed-up is against plain in the same run. Replies that loop are left out of the headline.
     """
-    from specchat.commands import opening
+    from specchat.commands import console, opening
     from specchat.commands.options import Options
     from specchat.lab import rig
 
@@ -56,6 +56,7 @@ def command(name: str | None, **given: Any) -> None:
     prompts = _prompts(given["prompts"], given["only"])
     launch = opening.launch(Options.among(given), name)
     with rig.opened(launch.target, launch.draft, launch.settings) as opened:
+        console.say(opened.reasons)
         if given["race"] is not None:
             from specchat.commands import race
 

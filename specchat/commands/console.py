@@ -41,6 +41,12 @@ def age(seconds: float) -> str:
     return "just now"
 
 
+def say(sentences: Iterable[str]) -> None:
+    """Notices, a line each, on standard error."""
+    for sentence in sentences:
+        print(f"specchat: {sentence}", file=sys.stderr, flush=True)
+
+
 def follow(steps: Iterable[Step]) -> None:
     """Run the work that `steps` is, showing where it stands on standard error."""
     live = sys.stderr.isatty()

@@ -46,6 +46,7 @@ def command(name: str | None, acceptance: float | None, as_json: bool, **given: 
     chosen = [prompt for prompt in prompts.BENCH if prompt.name in _PROMPTS] if acceptance is None else []
     found: list[Findings] = []
     with rig.opened(launch.target, launch.draft, launch.settings) as opened:
+        console.say(opened.reasons)
         console.follow(explain.measured(opened, chosen, launch.options, found))
     if acceptance is None and not found[0].tested:
         raise SpecchatError("the replies were too short to judge the draft by: ask for longer ones with -n")

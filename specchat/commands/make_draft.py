@@ -70,9 +70,11 @@ def _no_hub(repo: str, path: str, revision: str | None) -> tuple[str, int, str |
 
 
 def _make(launch: Launch, known: Catalog, library: Library, pair: Pair, minutes: float) -> None:
+    from specchat.commands import console
     from specchat.lab import make_draft, rig
 
     with rig.opened(launch.target, None, replace(launch.settings, exact=False)) as opened, _folder(library) as folder:
+        console.say(opened.reasons)
         if opened.target.model.rollback_obstacle:
             raise SpecchatError(f"{launch.target.name} cannot speculate: {opened.target.model.rollback_obstacle}")
         search, interrupted = _search(opened, folder, minutes)

@@ -41,6 +41,7 @@ def command(name: str | None, max_tokens: int, prompts: Path | None, seed: int, 
     chosen = known.VERIFY if prompts is None else known.from_file(prompts)
     launch = opening.launch(Options.among(given), name)
     with rig.opened(launch.target, launch.draft, replace(launch.settings, exact=False)) as opened:
+        console.say(opened.reasons)
         if opened.target.rollback_limit is not None:
             obstacle = opened.target.model.rollback_obstacle
             raise SpecchatError(f"{launch.target.name} cannot be verified, which takes many tokens back: {obstacle}")

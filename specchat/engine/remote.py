@@ -43,10 +43,10 @@ def _add(endpoint: str) -> str:
         # llama.cpp ends the process if nobody answers.
         socket.create_connection((host, port), _PATIENCE).close()
     except OSError as error:
-        return f"nobody serves devices at {endpoint} ({error.strerror or error}): going on without"
+        return f"nobody serves devices at {endpoint} ({error.strerror or error})"
     registry = ggml("ggml_backend_rpc_add_server", ctypes.c_void_p, ctypes.c_char_p)(endpoint.encode())
     if not registry:
-        return f"{endpoint} serves no devices: going on without"
+        return f"{endpoint} serves no devices"
     ggml("ggml_backend_register", None, ctypes.c_void_p)(registry)
     return ""
 

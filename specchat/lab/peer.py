@@ -1,7 +1,8 @@
 """Plain decoding here against llama-cpp-python's own `Llama.create_completion`, alternating within one run.
 
-Contract: greedy, the same file, context length, threads and prompt tokens on both sides; both read the prompt anew
-each time. Its tokens are timed where it asks whether to stop, which costs it a microsecond; streaming would slow it.
+Contract: greedy, the same file, context length, cache types, threads and prompt tokens on both sides; both read the
+prompt anew each time. Its tokens are timed where it asks whether to stop, which costs it a microsecond; streaming would
+slow it.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from statistics import median
 from typing import Any
 
 from specchat.engine.chat import ReplyOptions
+from specchat.engine.llama import CACHE_TYPES
 from specchat.engine.policy import AdaptivePolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
 from specchat.engine.stats import ratio
@@ -98,6 +100,8 @@ def _load(rig: Rig) -> Any:
         n_threads_batch=rig.target.threads,
         n_gpu_layers=rig.placement.gpu_layers,
         flash_attn=True,
+        type_k=CACHE_TYPES[rig.placement.type_k],
+        type_v=CACHE_TYPES[rig.placement.type_v],
         verbose=False,
     )
 

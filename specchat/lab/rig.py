@@ -1,7 +1,9 @@
 """The models that a measurement is made on, loaded in this process.
 
-Contract: whatever llama.cpp writes goes to the engine's log, not to the terminal. Unlike the chat, a measurement
-falls back on nothing: a draft that cannot propose for the target is a SpecchatError. Ctrl+C makes the pass under way
+Contract: whatever llama.cpp writes goes to the engine's log, not to the terminal. The models are placed as the chat
+would place them, within the same limits, on the same devices, with the same types of cache. Unlike the chat, a
+measurement falls back on nothing: a draft that cannot propose for the target or has no place beside it, or another
+machine that does not answer, is a SpecchatError. Ctrl+C makes the pass under way
 raise Cancelled (an exception in llama.cpp's own callback would be lost), and a second one ends everything.
 """
 
@@ -15,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from specchat import locations
-from specchat.engine import exact, llama, vocabulary
+from specchat.engine import exact, llama, remote, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate
 from specchat.engine.chat import Engine, Finished, Message, ReplyOptions
@@ -38,6 +40,7 @@ class Rig:
     draft: Context | None
     placement: Placement  # the target's
     cancelled: Callable[[], bool]
+    reasons: tuple[str, ...] = ()  # why the models are not where they would best be, a sentence each
 
     def clear(self) -> None:
         """Empty both caches, so that the next run reads its prompt itself."""
@@ -88,6 +91,8 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
         llama.log_to(None)
     with ExitStack() as stack:
         cancelled = stack.enter_context(_interruptible())
+        if absent := remote.connect(settings.rpc):
+            raise SpecchatError("; ".join(absent))
         plan, obstacle = loader.planned(Load(0, target, draft, draft is not None, settings))
         if not plan.rungs or obstacle:
             raise SpecchatError(obstacle or "; ".join(plan.reasons))
@@ -97,7 +102,7 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
         if settings.exact and (obstacle := exact.obstacle(placed) or ""):
             raise SpecchatError(obstacle)
         if draft is None:
-            yield Rig(placed, None, rung.target, cancelled)
+            yield Rig(placed, None, rung.target, cancelled, plan.reasons)
             return
         if placed.rollback_limit == 0:
             raise SpecchatError(f"{target.name} cannot speculate: {large.rollback_obstacle}")
@@ -107,7 +112,7 @@ def opened(target: Path, draft: Path | None, settings: LoadSettings) -> Iterator
         if unfit := vocabulary.unfit(large, small):
             raise SpecchatError(unfit)
         beside = _context(small, rung.draft, plan.n_ctx, settings.threads, cancelled)
-        yield Rig(placed, beside, rung.target, cancelled)
+        yield Rig(placed, beside, rung.target, cancelled, plan.reasons)
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def _walk(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> t
 
 def planned(request: Load) -> tuple[Plan, str]:
     """The plan for a request on this machine as it is now (see `make_plan`). Raises ModelError."""
-    absent = remote.connect(request.settings.rpc)
+    absent = [f"{sentence}: going on without" for sentence in remote.connect(request.settings.rpc)]
     plan, obstacle = make_plan(request, here.read())
     return replace(plan, reasons=(*absent, *plan.reasons)), obstacle
 
