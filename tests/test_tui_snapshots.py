@@ -58,7 +58,19 @@ async def in_the_conversation(chat: Chat) -> None:
     await chat.shows("y Copy")
 
 
-STATES: list[Callable[[Chat], Awaitable[None]]] = [empty, reply, asking_for_help, typing_a_command, in_the_conversation]
+async def after_a_race(chat: Chat) -> None:
+    await chat.say("/race How does it work?", wait=False)
+    await chat.shows("as fast as plain")
+
+
+STATES: list[Callable[[Chat], Awaitable[None]]] = [
+    empty,
+    reply,
+    asking_for_help,
+    typing_a_command,
+    in_the_conversation,
+    after_a_race,
+]
 
 
 async def _picture(state: Callable[[Chat], Awaitable[None]], size: tuple[int, int], theme: str) -> str:

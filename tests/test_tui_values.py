@@ -26,6 +26,8 @@ from specchat.tui.recall import Recall
 from specchat.tui.reply import Reply
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.screens.conversations import ConversationsScreen
+from specchat.tui.screens.question import Question
+from specchat.tui.screens.race import RaceScreen
 from specchat.tui.text import clean, first_clauses, one_line
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.transcript import Transcript
@@ -247,10 +249,9 @@ def test_completion_offers_what_fits_and_nothing_once_complete() -> None:
 
 def test_every_action_has_its_method() -> None:
     homes = {Place.SCREEN: ChatScreen, Place.PROMPT: PromptBox, Place.CONVERSATION: Transcript}
-    homes |= {Place.LIST: ConversationsScreen, Place.APP: SpecchatApp}
+    homes |= {Place.LIST: ConversationsScreen, Place.APP: SpecchatApp, Place.RACE: RaceScreen, Place.QUESTION: Question}
     for action in ACTIONS:
-        if action.place in homes:
-            assert hasattr(homes[action.place], f"action_{action.name.partition('(')[0]}"), action.name
+        assert hasattr(homes[action.place], f"action_{action.name.partition('(')[0]}"), action.name
 
 
 def test_no_key_is_given_twice_where_both_would_be_heard() -> None:
@@ -262,7 +263,7 @@ def test_no_key_is_given_twice_where_both_would_be_heard() -> None:
 
 def test_editing_keys_keep_their_meaning() -> None:
     editing = {key for binding in TextArea.BINDINGS for key in binding.key.split(",")}  # type: ignore[union-attr]
-    ours = {key for action in ACTIONS if action.place not in (Place.CONVERSATION, Place.LIST) for key in action.keys}
+    ours = {key for action in ACTIONS if action.place in (Place.APP, Place.SCREEN, Place.PROMPT) for key in action.keys}
     # Up, Down, the page keys and Ctrl+D do what they did wherever ours has nothing to add; Ctrl+C copies first.
     assert ours & editing == {"up", "down", "pageup", "pagedown", "ctrl+d", "ctrl+c"}
     assert not ours & {"ctrl+i", "ctrl+m", "ctrl+h", "ctrl+left_square_bracket"}

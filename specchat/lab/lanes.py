@@ -6,8 +6,8 @@ lane as it was at a moment, which is what a replay shows.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 
 from specchat.engine.rounds import Round
 from specchat.engine.stats import ratio
@@ -36,6 +36,11 @@ class Lane:
         self.tested += one.tested
         self.accepted += one.accepted
 
+    def end(self, text: str) -> None:
+        """Text that was held back until the reply's end."""
+        if text and self.moments:
+            self.moments[-1] = replace(self.moments[-1], text=self.moments[-1].text + text)
+
     @property
     def tokens(self) -> tuple[int, ...]:
         return tuple(token for moment in self.moments for token in moment.tokens)
@@ -62,9 +67,9 @@ class Lane:
         return Lane(self.mode, (moment for moment in self.moments if moment.seconds <= seconds))
 
 
-def difference(plain: Lane, other: Lane) -> int | None:
+def difference(plain: Sequence[int], other: Sequence[int]) -> int | None:
     """The index of the first token that differs; None where one text is the other's beginning."""
-    pairs = zip(plain.tokens, other.tokens, strict=False)
+    pairs = zip(plain, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)
 
 

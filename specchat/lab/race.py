@@ -41,7 +41,7 @@ def run(
 
 def outcome(rig: Rig, prompt: Sequence[int], plain: Lane, other: Lane, sampling: SamplingSettings) -> str:
     """A sentence about the two texts. Where they differ, how close a call that was is read off the target again."""
-    place, apart = lanes.difference(plain, other), 0.0
+    place, apart = lanes.difference(plain.tokens, other.tokens), 0.0
     if sampling.greedy and place is not None:
         before = [*prompt, *plain.tokens[:place]]
         rig.clear()

@@ -27,6 +27,8 @@ class Place(StrEnum):
     PROMPT = "in the box"
     CONVERSATION = "in the conversation"
     LIST = "in the list of conversations"
+    RACE = "in a race"
+    QUESTION = "when asked"
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,11 @@ ACTIONS: Final = (
     Action("undelete", ("ctrl+z",), "Bring back", "Bring back what was deleted last.", Place.LIST, 3, priority=True),
     Action("search_reasoning", ("ctrl+t",), "Reasoning", "Search reasoning too, or not.", Place.LIST, 4, priority=True),
     Action("close_list", ("escape",), "Close", "Back to the chat.", Place.LIST, 0, priority=True),
+    Action("stop_race", ("escape",), "Stop", "Stop the race, or its replay; then back to the chat.", Place.RACE, 0),
+    Action("keep_race", ("k",), "Keep", "Keep both replies in the conversation.", Place.RACE, 1),
+    Action("race_again", ("r",), "Again", "Race once more, the other side first.", Place.RACE, 2),
+    Action("say_yes", ("enter", "y"), "Yes", "Do it.", Place.QUESTION),
+    Action("say_no", ("escape", "n"), "No", "Leave everything as it is.", Place.QUESTION),
 )
 
 
@@ -158,6 +165,7 @@ COMMANDS: Final = (
     Command("title", "TEXT", "Give the conversation a title."),
     Command("think", "[on|off]", "Let the model reason before it answers, or not, where it can.", ("on", "off")),
     Command("tokens", "[TEXT]", "Count the tokens of a text, or of the conversation."),
+    Command("race", "[PROMPT]", "Watch plain and speculation write the same reply, on your last message or another."),
     Command("plan", "", "Show where the models were placed, and why."),
     Command("unload", "", "Give the models' memory back; the next message loads them again."),
     Command("exit", "", "Quit."),

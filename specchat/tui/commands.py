@@ -194,6 +194,10 @@ class CommandRunner:
 
     # ---- the model
 
+    def run_race(self, argument: str) -> str:
+        self._screen.race(argument)
+        return ""
+
     def run_think(self, argument: str) -> str:
         session = self._screen.session
         info = session.info

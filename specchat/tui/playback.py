@@ -16,7 +16,7 @@ from typing import Final
 
 from textual.message_pump import MessagePump
 
-from specchat.session import Attachment
+from specchat.session import Attachment, SessionEvent
 from specchat.tui.reply import Reply
 from specchat.tui.stream import Stream
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
@@ -30,7 +30,7 @@ _LONGEST: Final = 0.5  # seconds between two updates, whatever else (scrolling, 
 class Running:
     """A stream under way: the loading of the models if it has no turn, else a reply."""
 
-    stream: Stream
+    stream: Stream[SessionEvent]
     turn: ReplyTurn | None = None
     asked: UserTurn | None = None  # the question, if it was sent with this stream
     text: str = ""  # as it was typed

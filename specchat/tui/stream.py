@@ -1,4 +1,4 @@
-"""One blocking generator of the session run in a thread, its events handed to the screen in batches.
+"""One blocking generator (of the session, mostly) run in a thread, its events handed to the screen in batches.
 
 Contract: the thread touches nothing but the queue. The screen calls `take` about ten times a second, which never
 blocks; after it has returned `ended` the thread has nothing more to say. Ending a stream early is the session's
@@ -10,17 +10,18 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Iterator
+from typing import Generic, TypeVar
 
-from specchat.session import SessionEvent
+T = TypeVar("T")
 
 
-class Stream:
+class Stream(Generic[T]):
     """Iterates `events` in a daemon thread from the moment it is made."""
 
-    def __init__(self, events: Iterator[SessionEvent], name: str) -> None:
+    def __init__(self, events: Iterator[T], name: str) -> None:
         self.error: Exception | None = None  # what the generator raised; set before `ended` is reported
         self._events = events
-        self._queue: queue.SimpleQueue[SessionEvent] = queue.SimpleQueue()
+        self._queue: queue.SimpleQueue[T] = queue.SimpleQueue()
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._run, name=name, daemon=True)
         self._thread.start()
@@ -34,7 +35,7 @@ class Stream:
         finally:
             self._done.set()
 
-    def take(self) -> tuple[list[SessionEvent], bool]:
+    def take(self) -> tuple[list[T], bool]:
         """The events that came since the last call, and whether they are the last ones."""
         ended = self._done.is_set()  # read before the queue: what was put before `ended` is then taken with it
         events = []

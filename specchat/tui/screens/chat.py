@@ -27,7 +27,7 @@ from specchat.tui.clipboard import copy
 from specchat.tui.commands import CommandRunner
 from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.help import HelpScreen
-from specchat.tui.screens.talk import Talk
+from specchat.tui.screens.races import Races
 from specchat.tui.text import capitalised, one_line
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
@@ -41,7 +41,7 @@ _NARROW: Final = 80  # columns below which the panel would leave the conversatio
 _DRAFTER: Final = {Mode.DRAFT: "draft", Mode.NGRAM: "ngram", Mode.OFF: "plain", Mode.AUTO: ""}
 
 
-class ChatScreen(Talk):
+class ChatScreen(Races):
     """One conversation at a time, with one session."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCREEN)]
@@ -59,7 +59,7 @@ class ChatScreen(Talk):
         super().__init__(session, store, keymap)
         self._resume, self._choose = resume, choose
         self.commands = CommandRunner(self)
-        self._last_on = Speculation()
+        self.last_on = Speculation()
         self._quit_armed = float("-inf")
 
     def compose(self) -> ComposeResult:
@@ -71,7 +71,7 @@ class ChatScreen(Talk):
     async def on_mount(self) -> None:
         self.play = self._make_playback()
         if self.session.speculation.mode is not Mode.OFF:
-            self._last_on = self.session.speculation
+            self.last_on = self.session.speculation
         if self._resume is not None:
             await self.open_conversation(self._resume)
         else:
@@ -142,7 +142,7 @@ class ChatScreen(Talk):
     def ask_speculation(self, speculation: Speculation) -> None:
         """Set what the user asked for, at once."""
         if speculation.mode is not Mode.OFF:
-            self._last_on = speculation
+            self.last_on = speculation
         self.session.set_speculation(speculation)
         self.figures = replace(self.figures, drafter=_DRAFTER[speculation.mode], reason="")
         self.show_state()
@@ -151,7 +151,7 @@ class ChatScreen(Talk):
         now = self.session.speculation
         off = now.mode is Mode.OFF
         idle_auto = now.mode is Mode.AUTO and self.figures.passes > 0 and self.figures.drafter == "plain"
-        self.ask_speculation(self._last_on if off else replace(now, mode=Mode.OFF))
+        self.ask_speculation(self.last_on if off else replace(now, mode=Mode.OFF))
         if idle_auto:
             self.note("It was plain already: drafting does not pay here. /speculation draft forces it.")
 

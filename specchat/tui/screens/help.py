@@ -28,7 +28,15 @@ class HelpScreen(ModalScreen[None]):
         with VerticalScroll(id="help") as box:
             box.border_title = Content("Keys and commands")
             box.border_subtitle = Content("Esc closes")
-            for place in (Place.PROMPT, Place.SCREEN, Place.CONVERSATION, Place.LIST, Place.APP):
+            for place in (
+                Place.PROMPT,
+                Place.SCREEN,
+                Place.CONVERSATION,
+                Place.LIST,
+                Place.RACE,
+                Place.QUESTION,
+                Place.APP,
+            ):
                 yield Static(Content.styled(place.value.capitalize(), "bold $text-primary"), classes="heading")
                 for action in ACTIONS:
                     if action.place is place:

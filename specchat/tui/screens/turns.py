@@ -81,7 +81,7 @@ class TurnActions(Screen[None]):
         self.play.start(running)
         self.show_state()
 
-    def _when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
+    def when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
         """Do it now, or stop the reply and do it then."""
         if self.play.now is None:
             self.call_later(then)
@@ -156,7 +156,7 @@ class TurnActions(Screen[None]):
     def resend(self, question: UserTurn, text: str, attached: tuple[Attachment, ...]) -> None:
         """Send a new version of a question; the old one and what followed stay on their branch."""
         self.leave_editing()
-        self._when_idle(partial(self._resend, question, compose(attached, text), text))
+        self.when_idle(partial(self._resend, question, compose(attached, text), text))
 
     async def _resend(self, question: UserTurn, whole: str, typed: str) -> None:
         await self.transcript.begin()
@@ -174,7 +174,7 @@ class TurnActions(Screen[None]):
         if question is None or question.shown.id is None:
             self.note("There is no saved message to answer again.", "warning")
             return
-        self._when_idle(partial(self._regenerate, question, question.shown.id))
+        self.when_idle(partial(self._regenerate, question, question.shown.id))
 
     async def _regenerate(self, question: UserTurn, id: int) -> None:
         await self.transcript.begin()
