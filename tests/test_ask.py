@@ -124,6 +124,7 @@ def test_json_is_one_object_that_holds_everything(target: str, tmp_path: Path) -
     said = json.loads(result.stdout)
     assert (said["reply"], said["reasoning"], said["finish"], said["error"]) == ("forty two", "hm ", "end", "")
     assert (said["target"], said["draft"], said["notices"]) == ("target.gguf", "draft.gguf", ["by the way"])
+    assert (said["target_file"], said["draft_file"]) == ("target.gguf", "draft.gguf")
     figures = said["figures"]
     assert figures["tokens"] == 3
     assert figures["acceptance"] == figures["accepted"] / figures["tested"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -438,3 +439,42 @@ def test_bash_really_completes(tmp_path: Path) -> None:
         env=os.environ | {"PATH": path, "PYTHONPATH": str(ROOT)},
     )
     assert done.stdout.strip() == "demo"
+
+
+# ---- Ctrl+C
+
+
+@pytest.mark.parametrize("module", ["specchat.cli", "click", "specchat.errors"])
+def test_ctrl_c_while_the_program_starts_leaves_no_traceback(module: str) -> None:
+    """Pressed the moment that `module` is looked for."""
+    script = f"""
+import os, signal, sys
+from specchat import __main__
+class Finder:
+    def find_spec(self, name, path=None, target=None):
+        if name == {module!r}:
+            os.kill(os.getpid(), signal.SIGINT)
+sys.meta_path.insert(0, Finder())
+sys.argv = ["specchat", "--version"]
+__main__.main()
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.returncode, result.stdout, result.stderr) == (-signal.SIGINT, "", "")
+
+
+def test_ctrl_c_means_what_it_meant_once_the_program_has_started() -> None:
+    script = """
+import signal, sys
+from specchat import __main__, cli
+cli.main = lambda prog_name: print(prog_name, signal.getsignal(signal.SIGINT) is signal.default_int_handler)
+__main__.main()
+"""
+    result = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=60)
+    assert (result.stdout, result.stderr) == ("specchat True\n", "")
+
+
+@pytest.mark.parametrize("arguments", [("--pair", ""), ("chat", " "), ("pull", "")])
+def test_an_empty_name_is_said_to_be_empty(arguments: tuple[str, ...]) -> None:
+    result = CliRunner().invoke(cli.main, arguments)
+    assert result.exit_code == 2
+    assert "the name is empty" in result.stderr

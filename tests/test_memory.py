@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -27,10 +28,10 @@ DRAFT = model("draft.gguf", 8, 50, tied=True)
 PAIR = Wish(TARGET, DRAFT)
 
 
-def machine(ram_gib: float, *gpus_gib: float, **more: object) -> Machine:
+def machine(ram_gib: float, *gpus_gib: float, **more: Any) -> Machine:
     ram = round(ram_gib * GIB)
     gpus = tuple(Device(f"GPU{i}", "a card", round(size * GIB), round(size * GIB)) for i, size in enumerate(gpus_gib))
-    return replace(Machine(ram, ram, devices=gpus), **more)  # type: ignore[arg-type]
+    return replace(Machine(ram, ram, devices=gpus), **more)
 
 
 def fits(found: Plan) -> bool:

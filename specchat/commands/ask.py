@@ -88,11 +88,11 @@ def _without_draft(launch: Launch, info: EngineInfo) -> str:
 
 def _piped() -> str:
     """The text on standard input; none if that is a terminal."""
-    from specchat.commands import opening
+    from specchat import texts
 
     if sys.stdin is None or sys.stdin.isatty():
         return ""
-    return opening.text_of(sys.stdin.buffer.read(), "standard input").strip("\n")
+    return texts.decode(sys.stdin.buffer.read(), "standard input").strip("\n")
 
 
 def _without_idle_draft(launch: Launch) -> Launch:

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from specchat import settings, state
+from specchat import settings, state, texts
 from specchat.commands import console, drafts, fitting
 from specchat.commands.options import Options, is_path
 from specchat.engine.chat import ReplyOptions
@@ -188,20 +188,4 @@ def _first(*values: Any) -> Any:
 
 def attachment(path: Path) -> Attachment:
     """The text file at `path`. Raises SpecchatError if it is missing or is no text."""
-    try:
-        return Attachment(path.name, text_of(path.expanduser().read_bytes(), str(path)))
-    except FileNotFoundError:
-        raise SpecchatError(f"there is no file {path}") from None
-    except OSError as error:
-        raise SpecchatError(f"cannot read {path}: {error.strerror}") from None
-
-
-def text_of(data: bytes, source: str) -> str:
-    """UTF-8 text with plain line ends. Raises SpecchatError naming `source` where `data` is something else."""
-    try:
-        text = data.decode("utf-8-sig")
-    except UnicodeDecodeError:
-        raise SpecchatError(f"{source} is not a text file in UTF-8") from None
-    if "\0" in text:
-        raise SpecchatError(f"{source} is a binary file, not a text")
-    return text.replace("\r\n", "\n").replace("\r", "\n")
+    return Attachment(path.name, texts.read(path.expanduser(), str(path)))

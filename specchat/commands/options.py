@@ -76,6 +76,12 @@ class PairName(_ParamType):
 
     name = "pair"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Raises click's own error for a name that is none."""
+        if not str(value).strip():
+            self.fail("the name is empty; `specchat pull` shows the pairs there are.", param, ctx)
+        return str(value)
+
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """Pairs whose names begin so."""
         del ctx, param

@@ -41,7 +41,9 @@ def document(launch: Launch, info: EngineInfo | None, reply: Reply, error: str) 
     models = {
         "pair": launch.name,
         "target": info.target.name if info else "",
+        "target_file": launch.target.name,
         "draft": info.draft.name if info and info.draft else None,
+        "draft_file": launch.draft.name if info and info.draft and launch.draft else None,
         "draft_obstacle": info.draft_obstacle if info else "",
     }
     speculation = launch.settings.speculation

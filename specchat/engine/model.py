@@ -16,12 +16,12 @@ from typing import Any, Final, Protocol, Self
 
 import numpy as np
 
+from specchat import magic
 from specchat.engine.cache import Cancelled
 from specchat.engine.native import api, describe, device_handles, devices, log
 from specchat.errors import SpecchatError
 
 ALL_LAYERS: Final = 999  # llama.cpp's users' way to say it; its own "negative means all" is younger
-_MAGIC: Final = b"GGUF"
 # Reasoning tags are part of the reply's text even where a vocabulary makes them control tokens.
 _RENDERED: Final = frozenset({"<think>", "</think>"})
 
@@ -252,19 +252,8 @@ class _Progress:
 
 def check_file(path: Path) -> None:
     """Whatever can be said without native code, which may end the process over a strange file."""
-    try:
-        with path.open("rb") as file:
-            magic = file.read(len(_MAGIC))
-    except FileNotFoundError:
-        raise ModelError(f"there is no file {path}") from None
-    except IsADirectoryError:
-        raise ModelError(f"{path} is a folder, not a GGUF file") from None
-    except OSError as error:
-        raise ModelError(f"cannot read {path}: {error.strerror}") from None
-    if not magic:
-        raise ModelError(f"{path} is empty")
-    if magic != _MAGIC:
-        raise ModelError(f"{path} is not a GGUF file")
+    if obstacle := magic.obstacle(path):
+        raise ModelError(obstacle)
 
 
 def load_failure(path: Path, errors: str) -> ModelError:

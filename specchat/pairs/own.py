@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator
 from dataclasses import replace
 from pathlib import Path
 
-from specchat import locations
+from specchat import locations, magic
 from specchat.errors import SpecchatError
 from specchat.pairs.catalog import (
     Catalog,
@@ -35,19 +35,11 @@ def source(reference: str) -> Source:
     """What `hf:OWNER/REPO/FILE.gguf` or the path of a GGUF file names. Raises SpecchatError."""
     if reference.startswith("hf:"):
         return hub_source(reference)
-    path = Path(reference).expanduser().absolute()
-    try:
-        with path.open("rb") as stream:
-            magic = stream.read(4)
-    except FileNotFoundError:
-        raise SpecchatError(
-            f"there is no file {reference}; a file on the hub is written hf:OWNER/REPO/FILE.gguf"
-        ) from None
-    except OSError as error:
-        raise SpecchatError(f"cannot read {reference}: {error.strerror}") from error
-    if magic != b"GGUF":
-        raise SpecchatError(f"{reference} is not a GGUF file")
-    return PathSource(path)
+    path = Path(reference).expanduser()
+    if obstacle := magic.obstacle(path):
+        hint = "" if path.exists() else "; a file on the hub is written hf:OWNER/REPO/FILE.gguf"
+        raise SpecchatError(f"{obstacle}{hint}")
+    return PathSource(path.absolute())
 
 
 def make_pair(catalog: Catalog, name: str, target: str, draft: str | None, ask: Ask) -> Pair:

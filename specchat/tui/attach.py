@@ -9,7 +9,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from specchat import locations
+from specchat import locations, texts
 from specchat.errors import SpecchatError
 from specchat.session import Attachment
 from specchat.tui.text import one_line
@@ -41,15 +41,11 @@ def read(path: Path) -> Attachment:
     try:
         if path.stat().st_size > _MOST_BYTES:
             raise AttachError(f"{name} is too large to attach ({path.stat().st_size:,} bytes).")
-        data = path.read_bytes()
+        return Attachment(name, texts.read(path, name))
     except OSError as error:
         raise AttachError(f"{name} cannot be read: {error.strerror}.") from error
-    if b"\0" in data:
-        raise AttachError(f"{name} is not a text file.")
-    try:
-        return Attachment(name, data.decode("utf-8-sig"))
-    except UnicodeDecodeError:
-        raise AttachError(f"{name} is not text in UTF-8.") from None
+    except SpecchatError as error:
+        raise AttachError(f"{error}.") from error
 
 
 def paths(prefix: str, limit: int = 8) -> tuple[str, ...]:
