@@ -76,13 +76,14 @@ def _text(value: object) -> object:
     return value
 
 
-def _choice(*names: str) -> Parser:
-    def parse(value: object) -> object:
-        if value not in names:
-            raise ValueError("one of " + ", ".join(f'"{name}"' for name in names))
-        return value
+@dataclass(frozen=True, slots=True)
+class _Choice:
+    names: tuple[str, ...]
 
-    return parse
+    def __call__(self, value: object) -> object:
+        if value not in self.names:
+            raise ValueError("one of " + ", ".join(f'"{name}"' for name in self.names))
+        return value
 
 
 def _memory(value: object) -> object:
@@ -101,13 +102,20 @@ def _folders(value: object) -> object:
     return tuple(Path(entry).expanduser() for entry in value)
 
 
+def _keys(value: object) -> object:
+    fits = isinstance(value, dict) and all(isinstance(keys, str) and keys for keys in value.values())
+    if not isinstance(value, dict) or not fits:
+        raise ValueError('a table of actions with their keys such as { send = "ctrl+o,enter" }')
+    return tuple(value.items())
+
+
 @dataclass(frozen=True, slots=True)
 class Settings:
     """The settings file as a value; `load` reads it, `template` writes one that documents itself."""
 
     speculation: str = _setting(
         "auto",
-        _choice("auto", "draft", "ngram", "off"),
+        _Choice(("auto", "draft", "ngram", "off")),
         '"auto"',
         'Who proposes tokens: "auto" (whatever pays, measured), "draft" (the draft model), "ngram" '
         '(look-up in the conversation), "off" (plain decoding).',
@@ -173,6 +181,12 @@ class Settings:
     model_dirs: tuple[Path, ...] = _setting(
         (), _folders, '["~/models"]', "More folders to look for model files in. They are only ever read."
     )
+    keys: tuple[tuple[str, str], ...] = _setting(
+        (),
+        _keys,
+        '{ new = "f5", help = "f1,ctrl+o" }',
+        "Other keys for the chat's actions, by the names in the table of keys; a comma between several keys.",
+    )
 
 
 _FIELDS: Final = {field.name: field for field in dataclasses.fields(Settings)}
@@ -183,17 +197,62 @@ def parse(values: Mapping[str, object], source: Path) -> Settings:
     good: dict[str, Any] = {}
     wrong: list[str] = []
     for name, value in values.items():
-        if name not in _FIELDS:
-            near = difflib.get_close_matches(name, _FIELDS, n=1)
-            wrong.append(f"there is no setting {name}" + (f" (did you mean {near[0]}?)" if near else ""))
-            continue
         try:
-            good[name] = _FIELDS[name].metadata["parse"](value)
-        except ValueError as error:
-            wrong.append(f"{name} must be {error}, not {_shown(value)}")
+            good[name] = _checked(name, value)
+        except SpecchatError as error:
+            wrong.append(str(error))
     if wrong:
         raise SpecchatError(f"{locations.tilde(source)}: {'; '.join(wrong)}")
     return Settings(**good)
+
+
+def _checked(name: str, value: object) -> object:
+    if name not in _FIELDS:
+        near = difflib.get_close_matches(name, _FIELDS, n=1)
+        raise SpecchatError(f"there is no setting {name}" + (f" (did you mean {near[0]}?)" if near else ""))
+    try:
+        parsed: object = _FIELDS[name].metadata["parse"](value)
+    except ValueError as error:
+        raise SpecchatError(f"{name} must be {error}, not {_shown(value)}") from None
+    return parsed
+
+
+def value_of(name: str, text: str) -> object:
+    """The value of one setting from `text` as a person types it: TOML, or a text without its quotes.
+
+    Raises SpecchatError, which says what is allowed.
+    """
+    return _checked(name, _typed(name, text))
+
+
+def line_of(name: str, text: str) -> str:
+    """The line of a settings file that sets the same."""
+    return f"{name} = {_as_toml(_typed(name, text))}"
+
+
+def _typed(name: str, text: str) -> object:
+    try:
+        (value,) = tomllib.loads(f"value = {text}").values()
+    except ValueError:  # TOMLDecodeError is one; so is more than one line
+        return text
+    is_text = name in _FIELDS and _FIELDS[name].metadata["parse"] is _text
+    return text if is_text and not isinstance(value, str) else value  # a system prompt may be a number
+
+
+def choices_of(name: str) -> tuple[str, ...]:
+    """The values that a setting can have, where they can be counted."""
+    parse = _FIELDS[name].metadata["parse"]
+    if isinstance(parse, _Choice):
+        return parse.names
+    return ("true", "false") if parse is _flag else ()
+
+
+def described(name: str) -> str:
+    """What a setting does, in a sentence. Raises SpecchatError where there is none of that name."""
+    if name not in _FIELDS:
+        _checked(name, None)
+    doc: str = _FIELDS[name].metadata["doc"]
+    return doc
 
 
 def read(path: Path | None = None) -> Mapping[str, object]:
@@ -220,10 +279,16 @@ def template(values: Mapping[str, object] = MappingProxyType({})) -> str:
     lines = ["# Settings of specchat. Remove the # before a line to set it.", ""]
     for name, field in _FIELDS.items():
         lines += [f"# {line}" for line in textwrap.wrap(field.metadata["doc"], 98)]
-        # JSON's texts, numbers, lists and booleans are TOML's too.
-        given = f"{name} = {json.dumps(values[name], ensure_ascii=False)}" if name in values else ""
+        given = f"{name} = {_as_toml(values[name])}" if name in values else ""
         lines += [given or f"#{name} = {field.metadata['example']}", ""]
     return "\n".join(lines)
+
+
+def _as_toml(value: object) -> str:
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{json.dumps(key)} = {_as_toml(inner)}" for key, inner in value.items()) + " }"
+    # JSON's texts, numbers, lists and booleans are TOML's too.
+    return json.dumps(value, ensure_ascii=False)
 
 
 def _shown(value: object) -> str:

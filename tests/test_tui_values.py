@@ -19,9 +19,10 @@ from specchat.engine.stats import Figures
 from specchat.tui import figures as words
 from specchat.tui.actions import ACTIONS, COMMANDS, Place, bindings, key_name, keys_of
 from specchat.tui.app import SpecchatApp
-from specchat.tui.commands import CommandError, CommandRunner, invocation
+from specchat.tui.commands import CommandRunner
 from specchat.tui.completion import candidates
 from specchat.tui.fit import Segment, fit
+from specchat.tui.invocation import CommandError, invocation
 from specchat.tui.recall import Recall
 from specchat.tui.reply import Reply
 from specchat.tui.screens.chat import ChatScreen
@@ -230,13 +231,13 @@ def test_an_unknown_command_is_an_error_with_a_suggestion() -> None:
 
 
 def test_every_command_has_its_method_and_every_method_its_command() -> None:
-    methods = {name.removeprefix("run_") for name in vars(CommandRunner) if name.startswith("run_")}
+    methods = {name.removeprefix("run_") for name in dir(CommandRunner) if name.startswith("run_")}
     assert methods == {command.name for command in COMMANDS}
 
 
 def test_completion_offers_what_fits_and_nothing_once_complete() -> None:
     assert [offer.text for offer in candidates("/sy")] == ["/system "]
-    assert [offer.text for offer in candidates("/s")] == ["/speculation ", "/system ", "/search "]
+    assert [offer.text for offer in candidates("/s")] == ["/speculation ", "/system ", "/set ", "/search "]
     assert [offer.text for offer in candidates("/speculation n")] == ["/speculation ngram"]
     assert candidates("/speculation ngram") == ()
     assert candidates("hello /s") == ()

@@ -13,6 +13,7 @@ from textual.pilot import Pilot
 from specchat.history import Conversation, Store
 from specchat.session import Session
 from specchat.tui.app import SpecchatApp
+from specchat.tui.model_commands import Opener
 from specchat.tui.screens.chat import ChatScreen
 from tests.scripted_client import ScriptedClient, session
 
@@ -111,12 +112,14 @@ async def chatting(
     loaded: bool = True,
     store: Store | None = None,
     resume: Conversation | None = None,
+    opener: Opener | None = None,
+    warning: str = "",
     **launch: Any,
 ) -> AsyncIterator[Chat]:
     """A running application; `loaded` waits until the scripted models are."""
     client = client or ScriptedClient()
     conversation = session(client, **launch)
-    app = SpecchatApp(conversation, theme, keymap, store, resume)
+    app = SpecchatApp(conversation, theme, keymap, store, resume, opener=opener, warning=warning)
     async with app.run_test(size=size, notifications=True) as pilot:
         chat = Chat(app, pilot, conversation, client)
         if loaded:

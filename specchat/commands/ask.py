@@ -8,9 +8,11 @@ terminal only; `--json` has it in any case. Whatever ends the reply early leaves
 from __future__ import annotations
 
 import sys
-from contextlib import closing
+from collections.abc import Callable, Generator
+from contextlib import ExitStack, closing
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Final
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import click
 
@@ -18,7 +20,9 @@ from specchat.commands.options import Options, shared_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
-    from specchat.session import Launch
+    from specchat.commands.printer import Printer
+    from specchat.history import Conversation, Store
+    from specchat.session import Launch, Session, SessionEvent
     from specchat.worker.protocol import EngineInfo
 
 _NOTHING: Final = 'Ask something: specchat ask "question", or pipe a text in.'
@@ -26,10 +30,17 @@ _NOTHING: Final = 'Ask something: specchat ask "question", or pipe a text in.'
 
 @click.command("ask")
 @click.argument("question", nargs=-1, metavar="[QUESTION]...")
+@click.option(
+    "-C",
+    "--continue",
+    "latest",
+    is_flag=True,
+    help="Go on with the conversation used last: it is read before QUESTION, and both turns are added to it.",
+)
 @shared_options
 @click.option("--stats", is_flag=True, help="Print the reply's figures on standard error.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON object: the reply, its figures, the models.")
-def command(question: tuple[str, ...], stats: bool, as_json: bool, **given: Any) -> None:
+def command(question: tuple[str, ...], latest: bool, stats: bool, as_json: bool, **given: Any) -> None:
     """Print the reply to QUESTION, and nothing else, on standard output.
 
     Text piped in comes before the question, files before both. A thinking model's reasoning is shown on standard
@@ -39,15 +50,50 @@ def command(question: tuple[str, ...], stats: bool, as_json: bool, **given: Any)
     text = "\n\n".join(filter(str.strip, (_piped(), " ".join(question).strip())))
     if not text and not options.files:
         raise click.UsageError(_NOTHING)
-    from specchat.commands import opening
+    with ExitStack() as open_files:
+        last = _last(open_files) if latest else None
+        launch = _launch(options, last)
+        if not text and not any(attached.text.strip() for attached in launch.attachments):
+            raise click.UsageError(_NOTHING)
+        _answer(launch, text, stats, as_json, partial(_turn, last, options.system))
 
-    launch = opening.offering(opening.launch(options))
-    if not text and not any(attached.text.strip() for attached in launch.attachments):
-        raise click.UsageError(_NOTHING)
-    _answer(_without_idle_draft(launch), text, stats, as_json)
+
+def _last(open_files: ExitStack) -> tuple[Store, Conversation]:
+    """The conversation used last, with the store it is in."""
+    from specchat import locations
+    from specchat.commands import resuming
+    from specchat.history import Store
+
+    store = open_files.enter_context(Store(locations.history_file()))
+    return store, resuming.conversation(store, "last")
 
 
-def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:
+def _launch(options: Options, last: tuple[Store, Conversation] | None) -> Launch:
+    """What to open: what was named, else what the conversation was held with."""
+    from specchat.commands import opening, resuming
+
+    name = resuming.pair_of(last[1]) if last is not None and not options.models() else None
+    return _without_idle_draft(opening.offering(opening.launch(options, name)))
+
+
+def _turn(
+    last: tuple[Store, Conversation] | None, system: str | None, session: Session, text: str, printer: Printer
+) -> Generator[SessionEvent, None, None]:
+    """The reply to `text`, on its own or in a conversation."""
+    if last is None:
+        return session.send(text)
+    from specchat.commands import resuming
+
+    store, conversation = last
+    if store.set_aside is not None:
+        printer.say(store.set_aside.sentence)
+    return resuming.go_on(store, conversation, session, text, system, printer.say)
+
+
+_Turn: TypeAlias = "Callable[[Session, str, Printer], Generator[SessionEvent, None, None]]"
+
+
+def _answer(launch: Launch, text: str, stats: bool, as_json: bool, turn: _Turn) -> None:
     from specchat.commands import report
     from specchat.commands.printer import Printer
     from specchat.session import Reply, Session
@@ -60,7 +106,7 @@ def _answer(launch: Launch, text: str, stats: bool, as_json: bool) -> None:
             info = session.info
             for sentence in (_without_draft(launch, info), *info.notices) if info else ():
                 printer.say(sentence)
-            with closing(session.send(text)) as events:
+            with closing(turn(session, text, printer)) as events:
                 for event in events:
                     reply.add(event)
                     printer.show(event)

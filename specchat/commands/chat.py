@@ -6,22 +6,19 @@ import difflib
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from specchat.commands.options import Options, PairOrFile, is_path, shared_options
 from specchat.errors import SpecchatError
 
-if TYPE_CHECKING:
-    from specchat.history import Conversation, Store
-
 NO_TERMINAL = 2
 
 
 @click.command("chat")
 @click.argument("names", nargs=-1, metavar="[PAIR | FILE.gguf]", type=PairOrFile())
-@click.option("--continue", "latest", is_flag=True, help="Go on with the conversation used last.")
+@click.option("-C", "--continue", "latest", is_flag=True, help="Go on with the conversation used last.")
 @click.option(
     "--resume",
     metavar="[ID]",
@@ -29,9 +26,12 @@ NO_TERMINAL = 2
     flag_value="",
     help="Go on with that conversation (the beginning of its id is enough); without an ID, choose one.",
 )
+@click.option("--no-mouse", is_flag=True, help="Leave the mouse to the terminal, for its own selection of text.")
 @shared_options
 @click.pass_context
-def command(ctx: click.Context, /, names: tuple[str, ...], latest: bool, resume: str | None, **given: Any) -> None:
+def command(
+    ctx: click.Context, /, names: tuple[str, ...], latest: bool, resume: str | None, no_mouse: bool, **given: Any
+) -> None:
     """Open the chat with a pair, or with a GGUF file as the target.
 
     Without an argument: the pair opened last, or the demo pair if it is all there is.
@@ -46,43 +46,44 @@ def command(ctx: click.Context, /, names: tuple[str, ...], latest: bool, resume:
     if obstacle:
         click.echo(f'specchat: {obstacle}; `specchat ask "..."` answers without one', err=True)
         ctx.exit(NO_TERMINAL)
-    ctx.exit(_chat(Options(**given), names[0] if names else None, "last" if latest else resume))
+    wanted = "last" if latest else resume
+    ctx.exit(_chat(Options(**given), names[0] if names else None, wanted, no_mouse))
 
 
-def _chat(options: Options, name: str | None, wanted: str | None) -> int:
+def _chat(options: Options, name: str | None, wanted: str | None, no_mouse: bool) -> int:
     """`wanted`: the beginning of a conversation's id, "last", "" to choose one, None for a new one."""
-    from specchat import settings
-    from specchat.commands import opening
-    from specchat.session import Session
-    from specchat.tui import app
+    from functools import partial
 
-    chosen, store = settings.load(), app.open_store()
+    from specchat import settings
+    from specchat.commands import opening, resuming
+    from specchat.session import Session
+    from specchat.tui import app, keymap
+
+    chosen = settings.load()
+    keys = keymap.of(chosen)
+    store, warning = app.open_store()
     try:
-        resume = _conversation(store, wanted) if wanted else None
-        if resume is not None and not (name or options.pair or options.target):
-            name = _pair_of(resume)
+        resume = resuming.conversation(store, wanted) if wanted else None
+        if resume is not None and not options.models(name):
+            name = resuming.pair_of(resume)
         session = Session(opening.offering(opening.launch(options, name)))
     except BaseException:
         store.close()
         raise
-    status = app.run(session, theme=chosen.theme, mouse=chosen.mouse, store=store, resume=resume, choose=wanted == "")
+    status = app.run(
+        session,
+        theme=chosen.theme,
+        keymap=keys,
+        mouse=chosen.mouse and not no_mouse,
+        store=store,
+        resume=resume,
+        choose=wanted == "",
+        opener=partial(opening.instead, options),
+        warning=warning,
+    )
     if status == 0 and session.failure is not None:
         raise session.failure  # the screen that said it is gone
     return status
-
-
-def _conversation(store: Store, wanted: str) -> Conversation:
-    found = store.last() if wanted == "last" else store.find(wanted)
-    if found is None:
-        raise SpecchatError("there is no conversation to go on with yet")
-    return found
-
-
-def _pair_of(conversation: Conversation) -> str | None:
-    """The pair a conversation was held with, if it is one that can be opened by its name."""
-    from specchat.pairs import catalog
-
-    return conversation.pair if conversation.pair in catalog.load().pairs else None
 
 
 def no_terminal() -> str:

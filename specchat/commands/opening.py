@@ -8,7 +8,7 @@ error; what has to be pulled is said. Raises SpecchatError with one sentence for
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -81,7 +81,28 @@ def launch(options: Options, name: str | None = None) -> Launch:
         idle_seconds=60 * chosen.idle_minutes,
         advice=partial(fitting.suggestion, load.memory_limit),
         remark=models.remark,
+        sources=_sources(options, models.sampling),
     )
+
+
+def instead(options: Options, name: str) -> Launch:
+    """What to open in place of what the chat was started with: a pair that is installed, or a file.
+
+    The other options hold for it too. Nothing is fetched or printed. Raises SpecchatError.
+    """
+    if not is_path(name):
+        known = catalog.load()
+        pair = known.pair(name)
+        if not Library.default().installed(pair):
+            raise SpecchatError(f"{pair.name} is not installed: `specchat pull {pair.name}` fetches it")
+    return launch(replace(options, target=None, draft=None, pair=None, files=()), name)
+
+
+def _sources(options: Options, pair: Mapping[str, float]) -> dict[str, str]:
+    """Where each setting that is not the default comes from."""
+    found: dict[str, str] = dict.fromkeys(pair, "the pair")
+    found |= dict.fromkeys(settings.read(), "settings file")
+    return found | {field.name: "command line" for field in fields(options) if getattr(options, field.name) is not None}
 
 
 def before_pulling(options: Options, name: str | None) -> str:

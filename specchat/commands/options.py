@@ -54,6 +54,10 @@ class Options:
     system: str | None = None
     files: tuple[Path, ...] = ()
 
+    def models(self, name: str | None = None) -> bool:
+        """Whether it was said what to open, by the argument `name` or an option."""
+        return bool(name or self.pair or self.target)
+
     @classmethod
     def among(cls, given: Mapping[str, Any]) -> Options:
         """Those of them that a command was given, among others of its own."""

@@ -155,6 +155,8 @@ COMMANDS: Final = (
     ),
     Command("depth", "[N|auto]", "Propose N tokens a round (1 to 64), or leave it to the program.", ("auto",)),
     Command("system", "[TEXT|none]", "Set the system prompt of this conversation, or show it.", ("none",)),
+    Command("model", "[NAME|FILE]", "Load another pair or file; the conversation stays. Alone: choose a pair."),
+    Command("set", "[NAME [VALUE]]", "Change a setting for this run, or show it; alone: show them all."),
     Command("temp", "[T]", "Set the sampling temperature (0 takes the likeliest token), or show it."),
     Command("regen", "", "Have the last message answered once more."),
     Command("edit", "", "Edit your last message and send a new version of it."),
@@ -164,10 +166,12 @@ COMMANDS: Final = (
     Command("search", "[WORDS]", "Search all conversations."),
     Command("title", "TEXT", "Give the conversation a title."),
     Command("think", "[on|off]", "Let the model reason before it answers, or not, where it can.", ("on", "off")),
+    Command("answer", "", "Have a model that is thinking stop that and answer now."),
     Command("tokens", "[TEXT]", "Count the tokens of a text, or of the conversation."),
     Command("race", "[PROMPT]", "Watch plain and speculation write the same reply, on your last message or another."),
     Command("plan", "", "Show where the models were placed, and why."),
     Command("unload", "", "Give the models' memory back; the next message loads them again."),
+    Command("mouse", "[on|off]", "Leave the mouse to the terminal, for its own selection, or take it.", ("on", "off")),
     Command("exit", "", "Quit."),
 )
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import signal
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import partial
@@ -29,8 +28,9 @@ from specchat.history import Conversation, Store
 from specchat.session import Session
 from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
 from specchat.tui.driver import TerminalDriver
+from specchat.tui.model_commands import Opener
 from specchat.tui.screens.chat import ChatScreen
-from specchat.tui.text import clean
+from specchat.tui.text import capitalised, clean, one_line
 
 _DEFAULT_THEME: Final = "textual-dark"
 
@@ -50,17 +50,20 @@ class SpecchatApp(App[None]):
         store: Store | None = None,
         resume: Conversation | None = None,
         choose: bool = False,
+        opener: Opener | None = None,
+        warning: str = "",
     ) -> None:
         super().__init__()
         self._session = session
         self._choose = choose
+        self._opener, self._warning = opener, warning
         self._store = store or Store(None)
         self._resume = resume
         self._chat: ChatScreen | None = None
         self._keys = dict(keymap or {})
         self.set_keymap(self._keys)
-        if theme in self.available_themes:
-            self.theme = theme
+        self._first_theme = theme if theme in self.available_themes else _DEFAULT_THEME
+        self.theme = self._first_theme
 
     def on_mount(self) -> None:
         # Alt+Enter in terminals without the newer keyboard protocol: Textual makes it Esc and Enter, which would stop
@@ -77,8 +80,31 @@ class SpecchatApp(App[None]):
         return TerminalDriver if usual is LinuxDriver else usual
 
     def get_default_screen(self) -> ChatScreen:
-        self._chat = ChatScreen(self._session, self._store, self._keys, self._resume, self._choose)
+        self._chat = ChatScreen(
+            self._session, self._store, self._keys, self._resume, self._choose, self._opener, self._warning
+        )
         return self._chat
+
+    # ---- settings of the screen
+
+    def use_theme(self, name: str | None) -> None:
+        """Change the colours; None: to those that the chat began with. Raises SpecchatError."""
+        name = name or self._first_theme
+        if name not in self.available_themes:
+            known = ", ".join(sorted(self.available_themes))
+            raise SpecchatError(f"There is no theme {one_line(name, 40)}; there are {known}.")
+        self.theme = name
+
+    @property
+    def has_mouse(self) -> bool:
+        """Whether the mouse is reported to specchat instead of being the terminal's own."""
+        return isinstance(self._driver, TerminalDriver) and self._driver.has_mouse
+
+    def grab_mouse(self, on: bool | None) -> None:
+        """Have the mouse reported from now on, or not; None: as when the chat began. Raises SpecchatError."""
+        if not isinstance(self._driver, TerminalDriver):
+            raise SpecchatError("The mouse of this terminal cannot be let go.")
+        self._driver.grab_mouse(on)
 
     def farewell(self) -> str:
         """What to print once the screen is gone: the conversation's title, and how to come back to it."""
@@ -118,14 +144,17 @@ def run(
     store: Store | None = None,
     resume: Conversation | None = None,
     choose: bool = False,
+    opener: Opener | None = None,
+    warning: str = "",
 ) -> int:
     """Chat until the user leaves; answers with the exit status.
 
-    `store` keeps the conversations (None: `open_store`), `resume` is the one to begin with; `choose` begins with the
-    list of them. On leaving, the conversation's title and the command that resumes it are printed.
+    `store` keeps the conversations (None: in memory only), `resume` is the one to begin with; `choose` begins with the
+    list of them. `opener` finds other models by a name (see `specchat.commands.opening.instead`). `warning` is shown
+    before anything else. On leaving, the conversation's title and the command that resumes it are printed.
     """
-    kept = store or open_store()
-    app = SpecchatApp(session, theme, keymap, kept, resume, choose)
+    kept = store or Store(None)
+    app = SpecchatApp(session, theme, keymap, kept, resume, choose, opener, warning)
     try:
         app.run(mouse=mouse)
         farewell = app.farewell()
@@ -138,10 +167,9 @@ def run(
     return status
 
 
-def open_store() -> Store:
-    """The user's conversations; in memory, with a word on standard error, where the file cannot be used."""
+def open_store() -> tuple[Store, str]:
+    """The user's conversations; in memory, and why they will not be saved, where the file cannot be used."""
     try:
-        return Store(locations.history_file())
+        return Store(locations.history_file()), ""
     except SpecchatError as error:
-        print(f"specchat: {error}; this conversation will not be saved", file=sys.stderr)
-        return Store(None)
+        return Store(None), f"{capitalised(str(error))}. Conversations will not be saved."

@@ -1,15 +1,22 @@
 """Completion of slash commands, and of the paths of files to attach.
 
-Contract: `candidates` depends on the text before the cursor alone, and for `@path` on what is in that folder.
+Contract: `candidates` depends on the text before the cursor alone, for `@path` on what is in that folder, and for
+`/model` on which pairs are installed.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from specchat.tui.actions import COMMANDS, find_command
+from specchat import settings
+from specchat.errors import SpecchatError
+from specchat.tui.actions import COMMANDS, Command, find_command
 from specchat.tui.attach import paths
+from specchat.tui.screens.models import installed
+from specchat.tuning import SETTABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +49,33 @@ def candidates(text: str) -> tuple[Candidate, ...]:
     if command is None:
         return ()
     return tuple(
-        Candidate(choice, "", f"/{word} {choice}")
-        for choice in command.choices
-        if choice.startswith(argument) and choice != argument
+        Candidate(choice, help, f"/{word} {choice}")
+        for choice, help in _choices(command, argument)
+        if choice.lower().startswith(argument.lower()) and choice.rstrip() != argument
     )
+
+
+def _choices(command: Command, argument: str) -> Iterable[tuple[str, str]]:
+    """What its argument could be, and what that means; a trailing space where more has to follow."""
+    match command.name:
+        case "model":
+            return _models(argument)
+        case "set":
+            return _settings(argument)
+    return ((choice, "") for choice in command.choices)
+
+
+def _models(argument: str) -> Iterable[tuple[str, str]]:
+    if argument.startswith(("/", "~", ".")):
+        return ((path, "") for path in paths(argument) if path.endswith(("/", ".gguf")))
+    with suppress(SpecchatError, OSError):
+        return ((pair.name, pair.description) for pair in installed())
+    return ()
+
+
+def _settings(argument: str) -> Iterable[tuple[str, str]]:
+    name, space, _ = argument.partition(" ")
+    if not space:
+        return ((f"{setting} ", settings.described(setting)) for setting in SETTABLE)
+    values = settings.choices_of(name) if name in SETTABLE else ()
+    return ((f"{name} {value}", "") for value in (*values, "default"))

@@ -4,9 +4,10 @@ Contract: nothing that is pasted is taken for a key. A terminal that goes away (
 ends the application as SIGHUP does, even where that signal is not sent, and never blocks it. Bytes that are no UTF-8
 become the replacement character.
 
-Written against Textual 8.2: `run_input_thread`, `_debug` and `_file` are the driver's own business there. Its parser
-looks for escape sequences inside a paste and sends those it does not know as keys, the Ctrl+Q or Enter after them too;
-its thread for output ends at the first error, and the next writes wait for it for ever.
+Written against Textual 8.2: `run_input_thread`, `_debug`, `_file` and what speaks of the mouse are the driver's own
+business there. Its parser looks for escape sequences inside a paste and sends those it does not know as keys, the
+Ctrl+Q or Enter after them too; its thread for output ends at the first error, and the next writes wait for it for
+ever.
 """
 
 from __future__ import annotations
@@ -79,7 +80,26 @@ class TerminalDriver(LinuxDriver):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._mouse_at_first = self._mouse
         self._file = cast(Any, _Output(cast(IO[str], self._file)))
+
+    @property
+    def has_mouse(self) -> bool:
+        """Whether the terminal reports the mouse."""
+        return self._mouse
+
+    def grab_mouse(self, on: bool | None) -> None:
+        """Have the mouse reported, or leave it to the terminal; None: as at the beginning."""
+        on = self._mouse_at_first if on is None else on
+        if on is self._mouse:
+            return
+        if not on:
+            self._disable_mouse_support()
+        self._mouse = on
+        if on:
+            self._enable_mouse_support()
+            if self._mouse_pixels:  # Textual has been told once that this terminal can
+                self._enable_mouse_pixels()
 
     def run_input_thread(self) -> None:
         """Read what is typed until the application ends or the terminal is gone."""

@@ -163,6 +163,14 @@ def summary(figures: Figures, finish: str, drafters: tuple[str, ...], versions: 
     return parts
 
 
+def unloaded() -> list[Segment]:
+    """Where no models are loaded and nothing is going on."""
+    return [
+        Segment(Content.styled("models unloaded", "$foreground"), 0),
+        Segment(Content.styled("the next message wakes them", _DIM), 1),
+    ]
+
+
 def bar(fraction: float, width: int) -> Content:
     """A thin progress bar."""
     filled = round(max(0.0, min(1.0, fraction)) * width)
@@ -172,10 +180,9 @@ def bar(fraction: float, width: int) -> Content:
 def progress(event: Loading | Reading) -> list[Segment]:
     """Loading a model, or reading a prompt: words, and a bar where the extent is known."""
     if isinstance(event, Reading):
-        who = "" if event.model == "target" else f" ({event.model})"
-        words = f"reading {event.done:,} of {event.total:,} tokens{who}"
+        words = f"reading {event.done:,} of {event.total:,} tokens"
         fraction: float | None = event.done / event.total if event.total else 1.0
-        reused = f"{event.reused:,} already read" if event.reused and not who else ""
+        reused = f"{event.reused:,} already read" if event.reused else ""
     else:
         words, fraction, reused = event.stage, event.fraction, ""
     parts = [Segment(Content.styled(words, "$foreground"), 0)]

@@ -89,17 +89,20 @@ class Journal:
 
     # ---- turns
 
-    def ask(self, text: str) -> tuple[Message | None, bool]:
-        """Put the user's turn on disk, and an empty reply after it. Also whether another window had gone on here."""
+    def ask(self, text: str, unsent: str = "") -> tuple[Message | None, bool]:
+        """Put the user's turn on disk, and an empty reply after it. Also whether another window had gone on here.
+
+        `unsent` is what stays in the box.
+        """
 
         def write() -> tuple[Message | None, bool]:
             if self._retry is not None:
                 return self._write_anew(self._retry, text), False
-            turn = self.store.send(self._ensure().id, text, after=self.leaf)
+            turn = self.store.send(self._ensure().id, text, after=self.leaf, unsent=unsent)
             self._begin(turn.message.id)
             return turn.message, turn.forked
 
-        self._unsent = ""
+        self._unsent = unsent
         nothing: tuple[Message | None, bool] = (None, False)
         return self._carefully(write, nothing)
 

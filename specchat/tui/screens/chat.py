@@ -14,6 +14,7 @@ from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
 from textual.containers import Horizontal
+from textual.message import Message
 from textual.widgets import Markdown
 
 from specchat.engine.policy import Mode, Speculation
@@ -25,6 +26,7 @@ from specchat.tui import figures as words
 from specchat.tui.actions import ACTIONS, Place, bindings
 from specchat.tui.clipboard import copy
 from specchat.tui.commands import CommandRunner
+from specchat.tui.model_commands import Opener
 from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.help import HelpScreen
 from specchat.tui.screens.races import Races
@@ -47,6 +49,9 @@ class ChatScreen(Races):
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCREEN)]
     AUTO_FOCUS = "#prompt"
 
+    class Unloaded(Message):
+        """The engine gave its memory back: nobody had used it for a while."""
+
     def __init__(
         self,
         session: Session,
@@ -54,11 +59,13 @@ class ChatScreen(Races):
         keymap: dict[str, str],
         resume: Conversation | None = None,
         choose: bool = False,
+        opener: Opener | None = None,
+        warning: str = "",
     ) -> None:
-        """`resume` is the conversation to begin with; `choose` begins with the list of all."""
+        """`resume` is the conversation to begin with; `choose` begins with the list of all; `warning` is shown."""
         super().__init__(session, store, keymap)
-        self._resume, self._choose = resume, choose
-        self.commands = CommandRunner(self)
+        self._resume, self._choose, self._warning = resume, choose, warning
+        self.commands = CommandRunner(self, opener)
         self.last_on = Speculation()
         self._quit_armed = float("-inf")
 
@@ -76,13 +83,18 @@ class ChatScreen(Races):
             await self.open_conversation(self._resume)
         else:
             await self.welcome()
-        if (aside := self.journal.store.set_aside) is not None:
-            await self.transcript.add_notice(capitalised(aside.sentence), "failure")
+        aside = self.journal.store.set_aside
+        for sentence in filter(None, (self._warning, capitalised(aside.sentence) if aside else "")):
+            await self.transcript.add_notice(sentence, "failure")
+        self.session.on_idle = self._say_unloaded
         if self.session.info is None:
             self.load()
         self.show_state()
         if self._choose:
             self.action_conversations()
+
+    def _say_unloaded(self) -> None:
+        self.post_message(self.Unloaded())
 
     async def wind_down(self) -> None:
         """Stop the reply, put what is on the screen on disk, and show nothing more."""
@@ -100,6 +112,8 @@ class ChatScreen(Races):
         progress = running.reply.progress if running and not running.is_reply else None
         if progress is not None:
             segments = [segments[0], *words.progress(progress)]
+        elif info is None and running is None:
+            segments = [segments[0], *words.unloaded()]
         dock = self.dock
         dock.status.show(segments)
         reason = words.why_not_as_asked(wish, self.figures, words.no_draft(wish, info))
@@ -121,6 +135,7 @@ class ChatScreen(Races):
             labels["end"] = ""
         return labels | {"new": "", "conversations": "", "command_palette": "", "quit": ""}
 
+    @on(Unloaded)
     @on(Transcript.Moved)
     @on(events.DescendantFocus)
     def _other_hints(self) -> None:

@@ -8,18 +8,20 @@ looks is the business of `screens.chat`, what is done with turns that are there 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Final
 
 from textual import on
 
+from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
 from specchat.history import Conversation, Store
-from specchat.session import Attachment, Session, compose
+from specchat.session import Attachment, Launch, Session, compose
 from specchat.tui import attach
 from specchat.tui.actions import ACTIONS, key_name, keys_of
-from specchat.tui.commands import CommandRunner, invocation
+from specchat.tui.commands import CommandRunner
+from specchat.tui.invocation import invocation
 from specchat.tui.journal import Journal, spoken
 from specchat.tui.playback import Playback, Running
 from specchat.tui.screens.turns import TurnActions
@@ -30,6 +32,7 @@ from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.turns import ReplyTurn
 from specchat.tui.widgets.welcome import Welcome
+from specchat.worker.client import EngineClosed
 
 _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
 
@@ -42,6 +45,7 @@ class Talk(TurnActions):
     def __init__(self, session: Session, store: Store, keymap: Mapping[str, str]) -> None:
         super().__init__(session, Journal(store, session, self._history_failed))
         self.keymap: Final = keymap
+        self._switched: Callable[[bool], None] | None = None
 
     # ---- streams
 
@@ -51,6 +55,22 @@ class Talk(TurnActions):
     def load(self) -> None:
         """Start the engine, and show how far it is."""
         self.play.start(Running(Stream(self.session.load(), "load")))
+
+    def switch_models(self, launch: Launch, then: Callable[[bool], None]) -> None:
+        """Load other models in place of these; `then` is told whether that failed. The conversation stays."""
+        self._switched = then
+        self.play.start(Running(Stream(self.session.switch(launch), "load")))
+        self.show_state()
+
+    @property
+    def is_replying(self) -> bool:
+        """Whether a reply is being written."""
+        return self.play.now is not None and self.play.now.is_reply
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether models are being loaded, for no message yet."""
+        return self.play.now is not None and not self.play.now.is_reply
 
     async def _show_events(self, running: Running) -> None:
         if running.turn is not None:
@@ -73,13 +93,39 @@ class Talk(TurnActions):
         await self._go_on(failed=error is not None)
 
     async def _load_ended(self, error: Exception | None) -> None:
-        if error is not None:
-            await self.transcript.add_notice(as_sentence(error), "failure")
-            return
+        switched, self._switched = self._switched, None
+        if switched is not None:
+            switched(error is not None)
+        if isinstance(error, EngineClosed) and self.then is not None:
+            return  # for other models
         for welcome in self.query(Welcome):
             await welcome.recompose()
-        for sentence in self.session.info.notices if self.session.info else ():
+        info = self.session.info
+        if error is not None:
+            again = f" {self.session.launch.name} is loaded again." if switched is not None and info is not None else ""
+            await self.transcript.add_notice(f"{as_sentence(error)}{'.' if again else ''}{again}", "failure")
+            return
+        for sentence in info.notices if info is not None else ():
             await self.transcript.add_notice(sentence)
+        if switched is not None:
+            self.figures = Figures()
+            await self.transcript.add_notice(await self._what_switching_costs())
+
+    async def _what_switching_costs(self) -> str:
+        """What other models mean to the conversation that is there."""
+        session, info = self.session, self.session.info
+        who = f"{session.launch.name} writes from here on."
+        if not session.messages or info is None:
+            return who
+        text = "\n".join(message.content for message in session.messages)
+        try:
+            tokens = await asyncio.to_thread(session.count_tokens, text)
+        except SpecchatError:
+            return who
+        again = f"{who} It reads the conversation, about {tokens:,} tokens, with the next message"
+        if tokens < info.n_ctx:
+            return f"{again}."
+        return f"{again}, without the oldest turns: its context holds {info.n_ctx:,}."
 
     async def _reply_ended(self, running: Running, turn: ReplyTurn, error: Exception | None) -> None:
         reply = running.reply

@@ -1,0 +1,305 @@
+"""Models and settings changed while the chat runs."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from textual.widgets import OptionList
+
+from specchat.engine.chat import Event, Finished, Message
+from specchat.engine.policy import Mode
+from specchat.errors import SpecchatError
+from specchat.session import Launch
+from specchat.tui.screens import models
+from specchat.tui.screens.models import ModelsScreen
+from specchat.tui.screens.question import Question
+from specchat.tuning import Tuning
+from specchat.worker.client import EngineError
+from specchat.worker.protocol import Loading
+from tests.scripted_client import INFO, ScriptedClient, generated, until
+from tests.tui import HOSTILE, chatting
+
+
+class Loader(ScriptedClient):
+    """Remembers what it loaded; what is called "bad" it refuses."""
+
+    targets: list[str]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.targets = []
+
+    def load(self, target: Path, *args: Any, **options: Any) -> Generator[Loading, None, None]:
+        self.targets.append(target.name)
+        if target.name.startswith("bad"):
+            raise EngineError(f"{target.name} is not a GGUF file")
+        yield from super().load(target, *args, **options)
+
+
+def opener(name: str) -> Launch:
+    if name == "missing":
+        raise SpecchatError("missing is not installed: `specchat pull missing` fetches it")
+    launch = Launch(name, Path(f"{name}.gguf"))
+    return replace(launch, options=replace(launch.options, sampling=replace(launch.options.sampling, temperature=0.6)))
+
+
+# ---- /model
+
+
+async def test_another_pair_takes_over_and_the_conversation_stays() -> None:
+    client = Loader()
+    async with chatting(client, opener=opener) as chat:
+        await chat.say("hi")
+        await chat.say("/model other")
+        await chat.shows("other writes from here on", "about 3 ")
+        assert client.targets == ["target.gguf", "other.gguf"]
+        assert client.closed
+        await chat.say("again")
+        assert [message.content for message in client.asked[-1]] == ["hi", "Hello there.", "again"]
+        assert client.options[-1].sampling.temperature == 0.6
+        store, leaf = chat.screen.journal.store, chat.screen.journal.leaf
+        assert leaf is not None
+        assert store.message(leaf).pair == "other"
+
+
+async def test_a_pair_that_cannot_be_loaded_brings_the_old_one_back() -> None:
+    client = Loader()
+    async with chatting(client, opener=opener) as chat:
+        await chat.say("hi")
+        await chat.say("/model bad")
+        await chat.shows("bad.gguf is not a GGUF file. demo is loaded again.")
+        assert client.targets == ["target.gguf", "bad.gguf", "target.gguf"]
+        assert chat.session.launch.name == "demo"
+        await chat.say("again")
+        assert len(client.asked) == 2
+        await chat.say("/model demo")  # which opens another file here
+        await chat.shows("demo writes from here on")
+
+
+async def test_what_is_not_installed_or_loaded_already_is_said_in_place() -> None:
+    async with chatting(Loader(), opener=opener) as chat:
+        await chat.say("/model missing")
+        assert "specchat pull missing" in chat.note
+        assert chat.box.text == "/model missing"
+        await chat.pilot.press("ctrl+c")
+        await chat.say("/model other")
+        await chat.until(lambda: chat.idle and chat.session.launch.name == "other")
+        await chat.say("/model other")
+        assert "other is loaded already" in chat.note
+        assert chat.client.loads == 2
+
+
+async def test_it_asks_first_while_a_reply_is_written() -> None:
+    client = Loader(until(threading.Event(), "some ", "more"))
+    async with chatting(client, opener=opener) as chat:
+        await chat.say("hi", wait=False)
+        await chat.shows("some")
+        await chat.say("/model other", wait=False)
+        await chat.shows("A reply is being written", "Stop it and load other")
+        await chat.pilot.press("escape")
+        await chat.pilot.pause()
+        assert not chat.idle
+        assert client.targets == ["target.gguf"]
+        await chat.say("/model other", wait=False)
+        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.pilot.press("enter")
+        await chat.shows("other writes from here on", "stopped")
+        assert chat.session.messages[-1].content == "some "
+
+
+async def test_another_pair_instead_of_one_that_is_still_loading() -> None:
+    gate = threading.Event()
+    client = Loader(load_gate=gate)
+    async with chatting(client, opener=opener, loaded=False) as chat:
+        await chat.say("/model other", wait=False)
+        gate.set()
+        await chat.until(lambda: chat.idle and client.targets[-1] == "other.gguf")
+        assert chat.session.launch.name == "other"
+        assert "went wrong" not in chat.text
+
+
+async def test_without_a_name_it_lets_one_choose(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specchat.pairs import catalog
+
+    pairs = tuple(replace(pair, description=HOSTILE) for pair in list(catalog.load().pairs.values())[:3])
+    monkeypatch.setattr(models, "installed", lambda: pairs)
+    client = Loader()
+    async with chatting(client, opener=opener) as chat:
+        await chat.say("/model", wait=False)
+        await chat.shows("Loaded: demo", INFO.target.name, "Enter loads", pairs[1].name)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: not isinstance(chat.app.screen, ModelsScreen))
+        await chat.say("/model", wait=False)
+        await chat.until(lambda: isinstance(chat.app.screen, ModelsScreen))
+        chat.app.screen.query_one(OptionList).highlighted = 2
+        await chat.pilot.press("enter")
+        await chat.until(lambda: client.targets[-1] == f"{pairs[2].name}.gguf" and chat.idle)
+
+
+# ---- /set
+
+
+async def test_settings_are_shown_with_where_they_come_from() -> None:
+    async with chatting(
+        opener=opener, sources={"temperature": "the pair", "ctx": "settings file"}, size=(100, 50)
+    ) as chat:
+        await chat.say("/set")
+        await chat.shows("speculation", "temperature", "0.8", "the pair", "settings file", "auto (8,192)")
+        await chat.say("/set top_k")
+        assert "top_k is 40 (default). Sample from" in chat.note
+
+
+async def test_a_setting_changes_for_this_run_and_another_pair_keeps_it() -> None:
+    client = Loader()
+    async with chatting(client, opener=opener) as chat:
+        await chat.say("/set temperature 0.2")
+        assert "in this run. To keep it: temperature = 0.2 in " in chat.note
+        await chat.say("hi")
+        assert client.options[-1].sampling.temperature == 0.2
+        await chat.say("/model other")
+        await chat.until(lambda: chat.idle)
+        await chat.say("hi")
+        assert client.options[-1].sampling.temperature == 0.2
+        await chat.say("/set temperature default")
+        assert "temperature is 0.6 again" in chat.note
+        await chat.say("/temp 1")
+        await chat.say("/set temperature")
+        assert "(this run)" in chat.note
+
+
+async def test_speculation_and_system_prompt_are_settings_too() -> None:
+    async with chatting(opener=opener) as chat:
+        await chat.say("/set speculation ngram")
+        assert chat.client.speculation.mode is Mode.NGRAM
+        await chat.say("/set depth 5")
+        assert chat.client.speculation.depth == 5
+        await chat.say("/set depth default")
+        assert chat.client.speculation.depth is None
+        await chat.say("/set system Be brief.")
+        await chat.say("hi")
+        assert chat.client.asked[-1][0] == Message("system", "Be brief.")
+        await chat.say("/set system Be long.")
+        await chat.say("hi")
+        assert chat.client.asked[-1][0] == Message("system", "Be brief.")  # a conversation keeps its own
+        await chat.say("/new")
+        await chat.say("hi")
+        assert chat.client.asked[-1][0] == Message("system", "Be long.")
+
+
+async def test_settings_of_loading_hold_from_the_next_load_on() -> None:
+    async with chatting(opener=opener) as chat:
+        await chat.say("/set ctx 4096")
+        assert "once the models are loaded again" in chat.note
+        assert chat.session.launch.settings.n_ctx == 4096
+        await chat.say("/set memory_limit 2 GiB")
+        assert 'memory_limit = "2 GiB"' in chat.note
+        assert chat.session.launch.settings.memory_limit == 2 << 30
+        await chat.say("/set theme nord")
+        assert chat.app.theme == "nord"
+        await chat.say("/set theme default")
+        assert chat.app.theme == "textual-dark"
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        ("/set temperature hot", "temperature must be a number from 0 to 10"),
+        ("/set temprature 1", "did you mean temperature?"),
+        ("/set zzz", "there are speculation, depth, temperature"),
+        ("/set model_dirs /x", "is read when specchat starts"),
+        ("/set speculation fast", 'one of "auto", "draft", "ngram", "off"'),
+        ("/set depth 99", "from 1 to 64"),
+        ("/set theme zzz", "There is no theme zzz; there are"),
+        (f"/set seed {HOSTILE}", "a whole number from 0"),
+        ("/mouse sideways", "/mouse on or /mouse off"),
+        ("/temp nan", "a number from 0 to 10"),
+        ("/depth 0", "from 1 to 64"),
+    ],
+)
+async def test_what_is_wrong_is_said_and_nothing_changes(typed: str, said: str) -> None:
+    async with chatting(opener=opener) as chat:
+        before = chat.session.launch, chat.session.options, chat.session.speculation
+        await chat.say(typed)
+        assert said in chat.note
+        assert (chat.session.launch, chat.session.options, chat.session.speculation) == before
+
+
+def test_a_tuning_is_what_was_opened_with_what_was_changed() -> None:
+    opened = Launch("a", Path("a.gguf"), system_prompt="x", idle_seconds=60.0)
+    tuning = Tuning(opened).set("top_k", 3).set("exact", True).set("idle_minutes", 2.0)
+    assert (tuning.launch.options.sampling.top_k, tuning.launch.settings.exact) == (3, True)
+    assert (tuning.launch.idle_seconds, tuning.launch.system_prompt) == (120.0, "x")
+    assert tuning.of(replace(opened, name="b")).launch == replace(tuning.launch, name="b")
+    assert tuning.reset("top_k").reset("exact").reset("idle_minutes").launch == opened
+    assert (tuning.source("top_k"), tuning.source("top_p")) == ("this run", "default")
+
+
+# ---- /answer
+
+
+async def test_thinking_is_ended_and_the_answer_comes() -> None:
+    def thinker(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        while not client.hurried.wait(0.01):
+            yield generated("hm ", client.figures(1), reasoning=True)
+        yield generated("The answer ", client.figures(2))
+        while not client.cancelled.wait(0.01):
+            pass
+        yield Finished("cancelled", client.figures(2))
+
+    async with chatting(ScriptedClient(thinker, loaded=replace(INFO, thinks=True))) as chat:
+        await chat.say("/answer")
+        assert "No reply is being written" in chat.note
+        await chat.pilot.press("ctrl+c")
+        await chat.say("hi", wait=False)
+        await chat.shows("thinking")
+        await chat.say("/answer", wait=False)
+        await chat.shows("The answer")
+        assert chat.box.text == ""
+        await chat.say("/answer", wait=False)
+        await chat.until(lambda: "not thinking now" in chat.note)
+
+
+async def test_a_model_that_does_not_think_is_not_hurried() -> None:
+    def silent(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        client.cancelled.wait(10)
+        yield Finished("cancelled", client.figures(0))
+
+    async with chatting(ScriptedClient(silent)) as chat:
+        await chat.say("hi", wait=False)
+        await chat.say("/answer", wait=False)
+        await chat.until(lambda: "does not think" in chat.note)
+        assert not chat.client.hurried.is_set()
+
+
+# ---- nothing loaded
+
+
+async def test_an_engine_that_unloads_itself_is_named_and_woken_by_the_next_message() -> None:
+    async with chatting(idle_seconds=0.3) as chat:
+        await chat.say("hi")
+        await chat.until(lambda: "models unloaded" in chat.status and "next message wakes" in chat.status)
+        assert chat.client.closed
+        await chat.say("again", wait=False)
+        await chat.until(lambda: len(chat.client.asked) == 2)
+        assert chat.client.loads == 2
+
+
+async def test_unloading_is_shown() -> None:
+    async with chatting() as chat:
+        await chat.say("/unload")
+        assert "models unloaded" in chat.status
+        await chat.say("/unload")
+        assert "not loaded" in chat.note
+        await chat.pilot.press("ctrl+c")
+        await chat.say("hi")
+        assert "unloaded" not in chat.status
+
+
+async def test_a_warning_is_on_the_screen() -> None:
+    async with chatting(warning=f"Conversations will not be saved. {HOSTILE}") as chat:
+        await chat.shows("Conversations will not be saved")
