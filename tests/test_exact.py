@@ -117,7 +117,7 @@ def test_drafters_and_depths_give_plain_decodings_tokens_some_hundred_tokens_in(
 
 
 def check_texts(engine: Engine, file: str, least: int, speculations: Sequence[Speculation], n: int) -> None:
-    """The engine rewrites `file`, of at least so many tokens, in every way; `n` tokens each."""
+    """The engine rewrites `file`, of at least so many tokens, in every way; up to `n` tokens each."""
     messages = [Message("user", f"{file}\nRewrite this file without its comments.")]
     options = ReplyOptions(SamplingSettings(temperature=0.0), max_tokens=n)
     assert len(engine.prompt_tokens(messages, options)) > least
@@ -127,6 +127,6 @@ def check_texts(engine: Engine, file: str, least: int, speculations: Sequence[Sp
         return [t for e in engine.reply(messages, options) if isinstance(e, Generated) for t in e.round.tokens]
 
     plain = written(Speculation(Mode.OFF))
-    assert len(plain) == n
+    assert len(plain) > n // 2
     for speculation in speculations:
         assert written(speculation) == plain, speculation
