@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from typing import cast
@@ -23,7 +25,7 @@ from specchat.engine.chat import (
     Reading,
     ReplyOptions,
 )
-from specchat.engine.llama import Context, Model
+from specchat.engine.llama import Context, Model, ModelError
 from specchat.engine.policy import FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
 from specchat.engine.stats import Prompt, Stats
@@ -59,6 +61,7 @@ class ScriptedContext(ScriptedCache):
         self.prompt = 0  # tokens before the reply
         self.n_batch = 16
         self.rollback_limit = None if can_roll_back else 0
+        self.delay = 0.0  # seconds that a pass takes
         self.interrupt_at = -1  # cancel when the cache would grow to so many tokens
         self._wrong_at = wrong_at  # where a draft errs
         self._question_mark = model.tokenize("?")[0]
@@ -75,6 +78,7 @@ class ScriptedContext(ScriptedCache):
         if 0 <= self.interrupt_at <= len(self.tokens) + len(tokens):
             self.interrupt_at = -1
             raise Cancelled
+        time.sleep(self.delay)
         return super().decode(tokens, n_logits)
 
 
@@ -132,8 +136,8 @@ class Scripted:
     def rounds(self) -> list[Generated]:
         return [event for event in self.events if isinstance(event, Generated)]
 
-    def readings(self, model: str = "target") -> list[Reading]:
-        return [event for event in self.events if isinstance(event, Reading) and event.model == model]
+    def readings(self) -> list[Reading]:
+        return [event for event in self.events if isinstance(event, Reading)]
 
 
 def text(events: Sequence[Event], *, reasoning: bool = False) -> str:
@@ -189,7 +193,7 @@ def test_a_stop_string_that_does_not_come_is_given_out_in_the_end(model: Model) 
 
 
 def test_tokens_dropped_by_a_stop_string_are_not_in_the_round(model: Model) -> None:
-    chat = Scripted(model, "abcdefgh", wrong_at=-1, speculation=Speculation(Mode.DRAFT, 5))
+    chat = Scripted(model, "_abcdefgh", wrong_at=-1, speculation=Speculation(Mode.DRAFT, 5))
     chat.ask(stop=("cd",))
 
     last = chat.rounds[-1].round
@@ -283,12 +287,50 @@ def test_the_same_question_again_reads_nothing(model: Model) -> None:
     assert text(chat.events) == "ok"
 
 
-def test_the_draft_reads_too_where_it_will_be_used(model: Model) -> None:
-    chat = Scripted(model, "ok", speculation=Speculation(Mode.DRAFT))
+def test_the_draft_reads_the_prompt_when_the_first_token_is_out(model: Model) -> None:
+    chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    messages = [Message("user", "hello there " * 20)]
+    chat.draft.delay = 0.01  # longer than a pass of the target: one batch a round
+    with closing(chat.engine.reply(messages, ReplyOptions(GREEDY))) as events:
+        next(event for event in events if isinstance(event, Generated))
+        assert len(chat.draft.tokens) == 0
+        later = [event.round for event in events if isinstance(event, Generated)]
+
+    assert later[0].reason == "the draft is still reading the prompt"
+    assert [event.drafter for event in later][-2:] == ["draft", "draft"]
+    prompt = chat.engine.prompt_tokens(messages, ReplyOptions(GREEDY))
+    assert list(chat.draft.tokens[: len(prompt)]) == prompt
+
+
+def test_the_time_a_draft_read_counts(model: Model) -> None:
+    chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    chat.draft.delay = 0.02
     chat.ask()
 
-    unread = len(chat.prompt) - 1
-    assert chat.readings("draft")[-1] == Reading(unread, unread, 0, "draft")
+    assert chat.rounds[1].round.draft_seconds >= 0.02
+    assert chat.finished.figures.seconds == pytest.approx(sum(event.round.total_seconds for event in chat.rounds))
+
+
+def test_a_reply_that_is_abandoned_while_the_draft_reads_leaves_a_prefix(model: Model) -> None:
+    chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    messages = [Message("user", "hello there " * 20)]
+    chat.draft.delay = 0.01
+    prompt = chat.engine.prompt_tokens(messages, ReplyOptions(GREEDY))
+    with closing(chat.engine.reply(messages, ReplyOptions(GREEDY))) as events:
+        rounds = (event for event in events if isinstance(event, Generated))
+        next(rounds)
+        next(rounds)
+    read = list(chat.draft.tokens)
+    assert read == prompt[: len(read)]
+    assert 0 < len(read) < len(prompt)
+
+
+def test_a_draft_that_fails_while_it_reads_is_given_up(model: Model) -> None:
+    chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    chat.draft.interrupt = ModelError("no more memory")
+    assert chat.ask() == "abcabcabc"
+    assert {event.round.drafter for event in chat.rounds} == {"plain"}
+    assert chat.rounds[-1].round.reason == "the draft failed: no more memory"
 
 
 def test_a_draft_that_is_switched_off_reads_nothing_but_forgets(model: Model) -> None:
@@ -297,7 +339,6 @@ def test_a_draft_that_is_switched_off_reads_nothing_but_forgets(model: Model) ->
     chat.engine.speculation = PLAIN
     chat.ask([Message("user", "hello again")])
 
-    assert chat.readings("draft") == []
     shared = list(chat.draft.tokens)
     assert shared == chat.prompt[: len(shared)]
     assert shared
@@ -307,7 +348,6 @@ def test_a_draft_with_a_shorter_context_stays_out_of_a_longer_conversation(model
     chat = Scripted(model, "abcabc", draft_ctx=20, speculation=Speculation(Mode.DRAFT, 2))
 
     assert chat.ask() == "abcabc"
-    assert chat.readings("draft") == []
     assert {event.round.drafter for event in chat.rounds} == {"plain"}
 
 
@@ -556,7 +596,7 @@ def test_a_hybrid_target_with_snapshots_really_speculates(build: Build) -> None:
     events = list(engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=30)))
     rounds = [event.round for event in events if isinstance(event, Generated)]
 
-    assert {event.drafter for event in rounds[:-1]} == {"draft"}
+    assert {event.drafter for event in rounds[1:-1]} == {"draft"}
     assert max(event.proposed for event in rounds) == 3
 
 

@@ -16,6 +16,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, TypeAlias
 
 from specchat.engine import trimming
+from specchat.engine.along import ReadingAlong
 from specchat.engine.cache import Cancelled, RollbackError
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
@@ -71,7 +72,6 @@ class Reading:
     done: int
     total: int
     reused: int
-    model: str = "target"  # or "draft"
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,8 +150,7 @@ class Engine:
             return {}
         drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
         if self._draft_context is not None:
-            n_batch = self._draft_context.n_batch
-            drafters["draft"] = ModelDrafter(self._draft_context, self._target.n_vocab, batch=n_batch)
+            drafters["draft"] = ModelDrafter(self._draft_context, self._target.n_vocab)
         return drafters
 
     @property
@@ -307,8 +306,6 @@ class Engine:
             self._context.decode(prompt[start:stop], 0)
             yield Reading(stop - reused, total, reused)
             self.relieve()
-        for drafter in list(self._drafters.values()):
-            yield from self._catch_up(drafter, prompt)
         return reused
 
     def _reuse(self, wanted: Sequence[int]) -> int:
@@ -321,29 +318,30 @@ class Engine:
             return 0
         return prefix
 
-    def _catch_up(self, drafter: Drafter, prompt: Sequence[int]) -> Iterator[Reading]:
-        """Have a drafter know the prompt, if this reply will probably use it; at least forget what is not in it."""
-        context = self._draft_context
-        if drafter.name != "draft" or context is None:
-            for _ in drafter.read(prompt):
-                pass
-            return
-        prefix = common_prefix(context.tokens, prompt[:-1])
-        drafter.rollback(prefix)
-        if not self._policy.wants("draft") or len(prompt) > context.n_ctx:
-            return
-        total = len(prompt) - 1 - prefix
-        for unread in drafter.read(prompt):
-            yield Reading(total - unread, total, prefix, "draft")
+    def _reading_along(self, prompt: Sequence[int]) -> ReadingAlong | None:
+        """Have the drafters know the prompt: at once, or while the target writes, or only forget what is not in it."""
+        along: ReadingAlong | None = None
+        for drafter in self._drafters.values():
+            context = self._draft_context
+            if not isinstance(drafter, ModelDrafter) or context is None:
+                for _ in drafter.read(prompt):
+                    pass
+                continue
+            drafter.rollback(common_prefix(context.tokens, prompt[:-1]))
+            wanted = self._policy.wants(drafter.name) and len(prompt) <= context.n_ctx
+            if wanted and len(context.tokens) < len(prompt) - 1:
+                along = ReadingAlong(drafter, prompt)
+        return along
 
     # ---- writing the reply
 
     def _write(
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
+        along = self._reading_along(prompt)
         decoder = Decoder(
             self._context,
-            self._drafters,
+            {name: drafter for name, drafter in self._drafters.items() if not along or drafter is not along.drafter},
             self._policy,
             is_eog=self._target.is_eog,
             max_depth=self._context.rollback_limit,
@@ -353,6 +351,8 @@ class Engine:
         pieces: list[Piece] = []
         with suppress(Cancelled):
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
+                if along:
+                    event = along.charged(event)
                 before = text.n_tokens
                 pieces += text.feed(self._bytes(event))
                 reason = event.finish or reason
@@ -367,6 +367,9 @@ class Engine:
                     pieces = self._end_reasoning(decoder, text, event.context_used)
                 if self.relieve():
                     decoder.give_up("draft")
+                    along = None
+                if along and not event.finish:
+                    along.go_on(decoder, event.target_seconds)
                 yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)

@@ -124,6 +124,10 @@ class Decoder:
         self._plain = []
         return None if end is None else end + len(tokens)
 
+    def admit(self, drafter: Drafter) -> None:
+        """Have one more drafter from the next round on."""
+        self._drafters[drafter.name] = drafter
+
     def give_up(self, drafter: str) -> None:
         """Do without a drafter from the next round on: its model is gone."""
         self._drafters.pop(drafter, None)

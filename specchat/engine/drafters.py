@@ -87,12 +87,14 @@ class ModelDrafter:
 
     name = "draft"
 
-    def __init__(self, context: Cache, target_vocabulary: int, *, batch: int = 512, substitute: int = 0) -> None:
+    # Tokens read at once: a 0.5B draft on two cores reads them in a third of a second, a GPU in some milliseconds.
+    BATCH: Final = 64
+
+    def __init__(self, context: Cache, target_vocabulary: int, *, substitute: int = 0) -> None:
         """`substitute` enters the draft's cache in place of ids that only the target's vocabulary has."""
         self._context = context
         # Ids from here on exist in one vocabulary only: masked from q before drawing, never fed to the draft.
         self._shared = min(context.n_vocab, target_vocabulary)
-        self._batch = batch
         self._substitute = substitute
 
     @property
@@ -103,7 +105,7 @@ class ModelDrafter:
         self._match(kept)
         while (unread := len(kept) - 1 - self.n_cached) > 0:
             start = self.n_cached
-            self._context.decode(self._fed(kept[start : start + min(unread, self._batch)]), 0)
+            self._context.decode(self._fed(kept[start : start + min(unread, self.BATCH)]), 0)
             yield len(kept) - 1 - self.n_cached
 
     def offer(self, kept: Sequence[int], room: int) -> Offer:
