@@ -1,6 +1,6 @@
 """Exact mode with the real demo pair: every drafter and depth, from the beginning and a thousand tokens in.
 
-About three minutes on two idle cores, twice that on busy ones.
+Some seven minutes on two cores that others use too.
 """
 
 from __future__ import annotations
@@ -23,14 +23,12 @@ EVERY = [
 ]
 
 
-@pytest.mark.parametrize(("characters", "least", "n"), [(20, 20, 128), (5000, 1000, 64)])
-def test_every_drafter_and_depth_gives_plain_decodings_tokens(
-    demo_pair: DemoPair, characters: int, least: int, n: int
-) -> None:
+@pytest.mark.parametrize(("characters", "least"), [(20, 20), (5000, 1000)])
+def test_every_drafter_and_depth_gives_plain_decodings_tokens(demo_pair: DemoPair, characters: int, least: int) -> None:
     request = Load(1, demo_pair.target, demo_pair.draft, True, LoadSettings(n_ctx=2048, threads=2, exact=True))
     engine, info = loader.load_engine(request, lambda _stage, _fraction: None, lambda: False)
     try:
         assert info.notices == ()
-        check_texts(engine, exact.sample_text()[:characters], least, EVERY, n)
+        check_texts(engine, exact.sample_text()[:characters], least, EVERY, 64)
     finally:
         engine.close()
