@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -24,6 +25,9 @@ from specchat.engine.chat import (
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
+from specchat.session import Launch, Session
+from specchat.worker.client import EngineError
+from specchat.worker.protocol import LoadSettings
 from tests import ggufs
 from tests.conftest import DemoPair
 from tests.ggufs import bpe
@@ -181,6 +185,25 @@ def test_a_reply_that_the_context_cut_short_goes_on_with_fewer_turns_before_it(e
     whole = [*turns(1), Message("assistant", "y" * 600)]
     with pytest.raises(PromptTooLong, match="the reply with its message has"):
         list(engine.reply(whole, options))
+
+
+def test_a_session_loses_nothing_over_a_message_that_is_too_long(tmp_path: Path) -> None:
+    target = ggufs.write(tmp_path / "target.gguf", bpe(words=("qj",)))
+    launch = Launch("tiny", target, settings=LoadSettings(n_ctx=256, threads=1), options=ReplyOptions(GREEDY, 8))
+    session = Session(launch)
+    try:
+        list(session.send("hello"))
+        before = session.messages
+        assert len(before) == 2
+        with pytest.raises(EngineError, match=r"this message alone has [\d,]+ tokens and the context 256"):
+            list(session.send("x" * 300))
+        assert session.messages == before
+        for i in range(6):
+            events = list(session.send(f"{i} and some more words"))
+            assert isinstance(events[-1], Finished)
+        assert len(session.messages) == 14  # what is left out of the prompt stays in the history
+    finally:
+        session.close()
 
 
 # ---- with real weights
