@@ -81,14 +81,10 @@ def keys() -> str:
     """Every key, by the place where it is listened to."""
     lines = []
     for place in actions.Place:
-        rows = [(_keys(action.keys), action.help) for action in actions.ACTIONS if action.place is place]
-        lines.append(f"{place.value.capitalize()}:\n\n{table(('Key', 'What it does'), rows)}")
+        here = [action for action in actions.ACTIONS if action.place is place]
+        rows = [(", ".join(map(actions.key_name, action.keys)), f"`{action.name}`", action.help) for action in here]
+        lines.append(f"{place.value.capitalize()}:\n\n{table(('Key', 'Action', 'What it does'), rows)}")
     return "\n".join(lines)
-
-
-def _keys(names: Iterable[str]) -> str:
-    named = {"left_square_bracket": "[", "right_square_bracket": "]"}
-    return ", ".join(named.get(name) or actions.key_name(name) for name in names)
 
 
 def slash_commands() -> str:

@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -17,6 +17,7 @@ from click.testing import CliRunner, Result
 
 from specchat import locations, state
 from specchat.cli import main
+from specchat.history import Conversation, Store
 from tests import ggufs, scripted_engine
 from tests.conftest import DemoPair
 
@@ -426,3 +427,64 @@ def test_bad_input_ends_in_one_clear_sentence(
         result = ask(*arguments, "-t", "1", "hello")
         one_sentence(result, sentence)
         assert result.stdout == ""
+
+
+# ---- going on with a conversation
+
+
+@pytest.fixture
+def last() -> Iterator[tuple[Store, Conversation]]:
+    """A conversation of one turn, with something unsent in its box, held with a file."""
+    with Store(locations.history_file()) as store:
+        talk = store.create(pair="gone", system_prompt="Be brief.")
+        turn = store.send(talk.id, "first question", after=None)
+        store.finish(store.begin_reply(turn.message.id).id, content="first answer")
+        store.keep_unsent(talk.id, "half a tho")
+        yield store, store.conversation(talk.id)
+
+
+def test_the_last_conversation_is_gone_on_with(target: str, last: tuple[Store, Conversation]) -> None:
+    store, talk = last
+    result = ask("-C", "-m", target, "--stats", "second question")
+    assert (result.exit_code, result.stdout) == (0, "second question\n")
+    # The scripted engine counts words: the system prompt's, the first turn's, the new question's.
+    assert "8" in next(line for line in result.stderr.splitlines() if "rompt" in line)
+    talk = store.conversation(talk.id)
+    assert [message.content for message in store.path(talk.leaf)] == [
+        "first question",
+        "first answer",
+        "second question",
+        "second question",
+    ]
+    assert store.path(talk.leaf)[-1].state == "complete"
+    assert store.path(talk.leaf)[-1].figures["tokens"] == 2
+    assert talk.unsent == "half a tho"
+
+
+def test_a_conversation_that_goes_on_elsewhere_becomes_two_branches(
+    target: str, last: tuple[Store, Conversation]
+) -> None:
+    store, talk = last
+    question = store.send(talk.id, "asked in a window", after=talk.leaf).message
+    growing = store.begin_reply(question.id)
+    store.append_to(growing.id, "half an ans")
+    result = ask("--continue", "-m", target, "second question")
+    assert (result.exit_code, result.stdout) == (0, "second question\n")
+    assert "a branch of its own" in result.stderr
+    store.finish(growing.id)
+    assert [message.content for message in store.path(growing.id)][-2:] == ["asked in a window", "half an ans"]
+    shown = store.path(store.conversation(talk.id).leaf)
+    assert [message.content for message in shown[1:]] == ["first answer", "second question", "second question"]
+    assert store.send(talk.id, "next in the window", after=talk.leaf).forked  # and the window will say so
+
+
+def test_a_reply_that_fails_is_kept_as_far_as_it_came(target: str, last: tuple[Store, Conversation]) -> None:
+    store, talk = last
+    result = ask("-C", "-m", target, "some words !fail=enough")
+    assert result.exit_code == 1
+    reply = store.path(store.conversation(talk.id).leaf)[-1]
+    assert (reply.content, reply.state) == ("some words ", "failed")
+
+
+def test_there_must_be_a_conversation_to_go_on_with(target: str) -> None:
+    one_sentence(ask("-C", "-m", target, "hello"), "no conversation to go on with")

@@ -303,3 +303,27 @@ async def test_unloading_is_shown() -> None:
 async def test_a_warning_is_on_the_screen() -> None:
     async with chatting(warning=f"Conversations will not be saved. {HOSTILE}") as chat:
         await chat.shows("Conversations will not be saved")
+
+
+# ---- asking first
+
+
+async def test_answering_again_asks_first_while_a_reply_is_written() -> None:
+    client = ScriptedClient(until(threading.Event(), "some ", "more"))
+    async with chatting(client) as chat:
+        await chat.say("hi", wait=False)
+        await chat.shows("some")
+        await chat.say("/regen", wait=False)
+        await chat.shows("Answering again stops it")
+        await chat.pilot.press("n")
+        await chat.pilot.pause()
+        assert not chat.idle
+        assert len(client.asked) == 1
+        await chat.say("/regen", wait=False)
+        await chat.until(lambda: isinstance(chat.app.screen, Question))
+        await chat.pilot.press("y")
+        await chat.until(lambda: len(client.asked) == 2)
+        await chat.pilot.press("escape")
+        await chat.until(lambda: chat.idle)
+        await chat.say("/regen", wait=False)
+        await chat.until(lambda: len(client.asked) == 3)  # nothing is being written: nothing to ask

@@ -18,7 +18,10 @@ def command(edit: bool) -> None:
     if edit:
         _edit()
     values = settings.read()
-    settings.parse(values, locations.settings_file())
+    if settings.parse(values, locations.settings_file()).keys:
+        from specchat.tui import keymap  # loads Textual
+
+        keymap.of(settings.load())
     click.echo(settings.template(values))
 
 

@@ -17,6 +17,7 @@ from enum import StrEnum
 from typing import Final
 
 from textual.binding import Binding
+from textual.keys import key_to_character
 
 
 class Place(StrEnum):
@@ -98,8 +99,8 @@ ACTIONS: Final = (
     Action("new", ("ctrl+n",), "New", "Start a new conversation.", hint=4, palette=True),
     Action("command_palette", ("ctrl+p",), "Palette", "Search everything specchat can do.", Place.APP, hint=5),
     Action("quit", ("ctrl+q",), "Quit", "Quit; a running reply is stopped.", Place.APP, hint=3, priority=True),
-    Action("example(1)", ("f8",), "First example", "Send the first example prompt of the empty chat."),
-    Action("example(2)", ("f9",), "Second example", "Send the second example prompt of the empty chat."),
+    Action("first_example", ("f8",), "First example", "Send the demo pair's first example, with n-gram look-up on."),
+    Action("second_example", ("f9",), "Second example", "Send the demo pair's second example, with speculation off."),
     Action("previous_turn", ("p", "left_square_bracket"), "Previous", "Select the turn before.", Place.CONVERSATION, 4),
     Action("next_turn", ("n", "right_square_bracket"), "Next", "Select the turn after.", Place.CONVERSATION, 5),
     Action("copy", ("y",), "Copy", "Copy the selected turn (the last if none is).", Place.CONVERSATION, 1),
@@ -190,7 +191,8 @@ _NAMES: Final = {
 def key_name(key: str) -> str:
     """A key as people write it: `ctrl+end` -> `Ctrl+End`."""
     *modifiers, last = key.split("+")
-    shown = _NAMES.get(last, last if len(last) == 1 and not modifiers else last.capitalize())
+    character = key_to_character(last) if "_" in last else None
+    shown = character or _NAMES.get(last, last if len(last) == 1 and not modifiers else last.capitalize())
     return "+".join([*(modifier.capitalize() for modifier in modifiers), shown])
 
 
@@ -198,6 +200,11 @@ def keys_of(action: Action, keymap: Mapping[str, str]) -> tuple[str, ...]:
     """The action's keys, re-mapped ones if there are any."""
     mapped = keymap.get(action.name, "")
     return tuple(key.strip() for key in mapped.split(",") if key.strip()) or action.keys
+
+
+def key_of(name: str, keymap: Mapping[str, str]) -> str:
+    """The first key of the action called `name`."""
+    return next(keys_of(action, keymap)[0] for action in ACTIONS if action.name == name)
 
 
 def bindings(place: Place, actions: Iterable[Action] = ACTIONS) -> list[Binding]:
@@ -219,9 +226,3 @@ def bindings(place: Place, actions: Iterable[Action] = ACTIONS) -> list[Binding]
 def find_command(name: str) -> Command | None:
     """The command called `name` (without the slash)."""
     return next((command for command in COMMANDS if command.name == name), None)
-
-
-def unknown_actions(keymap: Mapping[str, str]) -> list[str]:
-    """Names in a keymap that no action has."""
-    names = {action.name for action in ACTIONS}
-    return sorted(set(keymap) - names)

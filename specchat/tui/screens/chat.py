@@ -34,7 +34,7 @@ from specchat.tui.text import capitalised, one_line
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.transcript import Transcript
-from specchat.tui.widgets.welcome import EXAMPLES, Welcome
+from specchat.tui.widgets.welcome import EXAMPLES, Example, Welcome
 
 _QUIT_WINDOW: Final = 2.0  # seconds within which a second Ctrl+C quits
 _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
@@ -247,7 +247,7 @@ class ChatScreen(Races):
             self.leave()
         else:
             self._quit_armed = time.monotonic()
-            self.note("Press Ctrl+C again to quit.")
+            self.note(f"Press {self.key('interrupt')} again to quit.")
 
     def leave(self) -> None:
         """Quit."""
@@ -259,11 +259,18 @@ class ChatScreen(Races):
     def action_page(self, by: int) -> None:
         (self.transcript.action_page_up if by < 0 else self.transcript.action_page_down)()
 
-    async def action_example(self, number: int) -> None:
+    async def action_first_example(self) -> None:
+        await self._try(EXAMPLES[0])
+
+    async def action_second_example(self) -> None:
+        await self._try(EXAMPLES[1])
+
+    async def _try(self, example: Example) -> None:
         if not self.query(Welcome) or not self.session.launch.is_demo or self.dock.queued:
             return
-        example = EXAMPLES[number - 1]
         self.ask_speculation(replace(self.session.speculation, mode=example.mode))
+        wish = words.wish(self.session.speculation)
+        self.note(f"Speculation is set to {wish} for this example; /speculation auto undoes that.")
         await self._send(example.prompt)
 
     async def action_run_hint(self, name: str) -> None:

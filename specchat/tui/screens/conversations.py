@@ -17,7 +17,7 @@ from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
 from specchat.history import Conversation, HistoryError, Hit, Store
-from specchat.tui.actions import ACTIONS, Place, bindings
+from specchat.tui.actions import ACTIONS, Place, bindings, key_name, key_of
 from specchat.tui.text import clean, one_line
 from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.note import Note
@@ -170,7 +170,8 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
             return
         self._deleted.append(gone)
         self._refresh(self.query_one(OptionList).highlighted or 0)
-        self._say(f"Deleted: {one_line(title, 50)}. Ctrl+Z brings it back.")
+        back = key_name(key_of("undelete", self._keymap))
+        self._say(f"Deleted: {one_line(title, 50)}. {back} brings it back.")
 
     def action_undelete(self) -> None:
         if not self._deleted:

@@ -18,7 +18,10 @@ from specchat.tui.actions import ACTIONS, COMMANDS, Place, key_name, keys_of
 class HelpScreen(ModalScreen[None]):
     """Closed by the key that opened it, or Esc."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape,f1,q", "dismiss", "Close")]
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "dismiss", "Close"),
+        Binding("f1", "dismiss", "Close", id="help"),
+    ]
 
     def __init__(self, keymap: Mapping[str, str]) -> None:
         super().__init__()

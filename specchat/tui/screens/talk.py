@@ -19,7 +19,7 @@ from specchat.errors import SpecchatError
 from specchat.history import Conversation, Store
 from specchat.session import Attachment, Launch, Session, compose
 from specchat.tui import attach
-from specchat.tui.actions import ACTIONS, key_name, keys_of
+from specchat.tui.actions import ACTIONS
 from specchat.tui.commands import CommandRunner
 from specchat.tui.invocation import invocation
 from specchat.tui.journal import Journal, spoken
@@ -176,7 +176,8 @@ class Talk(TurnActions):
             self.dock.refuse(text, str(error))
             return
         if command is None and self.editing is None and self.dock.queued:
-            self.dock.refuse(text, "One message is waiting already; ↑ in the empty box takes it back.")
+            up = self.key("previous")
+            self.dock.refuse(text, f"One message is waiting already; {up} in the empty box takes it back.")
             return
         self.dock.recall.add(text)
         if said:
@@ -215,7 +216,7 @@ class Talk(TurnActions):
 
     async def welcome(self) -> None:
         """Say what an empty chat says."""
-        keys = {action.name: key_name(keys_of(action, self.keymap)[0]) for action in ACTIONS}
+        keys = {action.name: self.key(action.name) for action in ACTIONS}
         await self.transcript.add_welcome(Welcome(self.session, keys))
 
     # ---- conversations

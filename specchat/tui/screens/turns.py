@@ -5,7 +5,7 @@ Contract: what must wait for a running reply (it is stopped, and stays on its br
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
@@ -15,9 +15,11 @@ from textual.screen import Screen
 from specchat.engine.stats import Figures
 from specchat.history import HistoryError, Message
 from specchat.session import Attachment, Session, compose
+from specchat.tui.actions import key_name, key_of
 from specchat.tui.clipboard import copy
 from specchat.tui.journal import Journal, spoken
 from specchat.tui.playback import Playback, Running
+from specchat.tui.screens.question import Question
 from specchat.tui.shown import Shown
 from specchat.tui.stream import Stream
 from specchat.tui.text import clean
@@ -32,6 +34,7 @@ class TurnActions(Screen[None]):
     """The part of the chat screen that works on turns."""
 
     play: Playback
+    keymap: Mapping[str, str]
 
     def __init__(self, session: Session, journal: Journal) -> None:
         super().__init__()
@@ -50,6 +53,10 @@ class TurnActions(Screen[None]):
     def dock(self) -> Dock:
         """The lower edge."""
         return self.query_one(Dock)
+
+    def key(self, action: str) -> str:
+        """The key of an action, as people write it."""
+        return key_name(key_of(action, self.keymap))
 
     @property
     def busy(self) -> bool:
@@ -142,7 +149,9 @@ class TurnActions(Screen[None]):
             self.note("This message cannot be edited: it is not saved.", "warning")
             return
         self.editing = question
-        self.dock.entitle("Editing an earlier message: Enter sends a new version, Esc leaves it")
+        self.dock.entitle(
+            f"Editing an earlier message: {self.key('send')} sends a new version, {self.key('escape')} leaves it"
+        )
         self.dock.box.replace_all(question.shown.text)
         self.dock.box.focus()
         self.show_state()
@@ -169,12 +178,18 @@ class TurnActions(Screen[None]):
         await self.play_question(whole, message, typed)
 
     def regenerate(self, turn: Turn) -> None:
-        """Have a question answered once more; the old answer stays on its branch."""
+        """Have a question answered once more, after asking if a reply is being written; the old one stays."""
         question = self._question_of(turn)
         if question is None or question.shown.id is None:
             self.note("There is no saved message to answer again.", "warning")
             return
-        self.when_idle(partial(self._regenerate, question, question.shown.id))
+        again = partial(self._regenerate, question, question.shown.id)
+        if self.play.now is None or not self.play.now.is_reply:
+            self.when_idle(again)
+            return
+        sentence = "A reply is being written. Answering again stops it; what came so far stays."
+        question_screen = Question(sentence, "Stop it and answer again")
+        self.app.push_screen(question_screen, lambda yes: self.when_idle(again) if yes else None)
 
     async def _regenerate(self, question: UserTurn, id: int) -> None:
         await self.transcript.begin()
@@ -202,7 +217,7 @@ class TurnActions(Screen[None]):
         elif turn is not last or not isinstance(turn, ReplyTurn) or turn.shown.finish not in _UNFINISHED:
             self.note("Only a last reply that was stopped can be written on.", "warning")
         elif not self.session.messages or self.session.messages[-1].role != "assistant":
-            self.note("There is no text to go on from: r has it written again.", "warning")
+            self.note(f"There is no text to go on from: {self.key('regenerate')} has it written again.", "warning")
         else:
             if turn.shown.id is not None:
                 self.journal.go_on(turn.shown.id)
@@ -212,7 +227,8 @@ class TurnActions(Screen[None]):
 
     async def _show_version(self, turn: Turn, by: int) -> None:
         if turn.shown.id is None or turn.shown.branches < 2:
-            self.note("There is one version of this only: e edits a message, r has a reply written again.")
+            edit, again = self.key("edit"), self.key("regenerate")
+            self.note(f"There is one version of this only: {edit} edits a message, {again} has a reply written again.")
             return
         if self.busy:
             self.note("Stop the reply first.", "warning")

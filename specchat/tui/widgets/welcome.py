@@ -96,9 +96,10 @@ class Welcome(Vertical):
         return Content.assemble(name, writes + proposes)
 
     def _example(self, number: int, example: Example) -> Content:
-        click = Style.from_meta({"@click": f"screen.example({number})"})
+        action = ("first_example", "second_example")[number - 1]
+        click = Style.from_meta({"@click": f"screen.{action}"})
         return Content.assemble(
-            Content.styled(f" {self._keys[f'example({number})']} ", Style.parse("$text-accent on $surface") + click),
+            Content.styled(f" {self._keys[action]} ", Style.parse("$text-accent on $surface") + click),
             Content.styled(f"  {example.title}", Style.parse("bold") + click),
             (f"  {example.why}", "$foreground 60%"),
         )
