@@ -44,7 +44,7 @@ class Talk(TurnActions):
 
     def __init__(self, session: Session, store: Store, keymap: Mapping[str, str]) -> None:
         super().__init__(session, Journal(store, session, self._history_failed))
-        self.keymap: Final = keymap
+        self.keymap = keymap
         self._switched: Callable[[bool], None] | None = None
 
     # ---- streams
