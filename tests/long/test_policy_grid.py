@@ -1,4 +1,4 @@
-"""Auto against the best fixed choice over the whole grid; the fast suite covers a part."""
+"""Auto against the best fixed choice over the whole grid; the fast suite covers a part. Takes three minutes."""
 
 from __future__ import annotations
 
