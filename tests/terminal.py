@@ -58,6 +58,11 @@ class Terminal:
         self._tmux("paste-buffer", "-p")
 
     @property
+    def mouse(self) -> bool:
+        """Whether the program has the mouse reported to it."""
+        return self._tmux("display-message", "-p", "#{mouse_any_flag}").strip() == "1"
+
+    @property
     def text(self) -> str:
         """What the screen shows."""
         return self._tmux("capture-pane", "-p")
@@ -102,7 +107,7 @@ class Terminal:
         assert not self.alternate
         assert self.cursor_visible
         # Keys must be keys again: mouse reports or focus events would show up as text.
-        assert self._tmux("display-message", "-p", "#{mouse_any_flag}").strip() == "0"
+        assert not self.mouse
         return int(found["status"])
 
     def hang_up(self) -> None:

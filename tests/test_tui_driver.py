@@ -129,3 +129,26 @@ def test_bytes_that_are_no_text_and_pasted_keys_end_nothing(target: str, tmp_pat
         assert tmux.alternate
         tmux.keys("C-q")
         assert tmux.ended_clean() == 0
+
+
+def test_the_mouse_is_left_to_the_terminal_and_taken_back(target: str, tmp_path: Path) -> None:
+    with chatting(target, tmp_path / "home") as tmux:
+        assert tmux.mouse
+        for command, expected in (("off", False), ("on", True), ("off", False)):
+            tmux.type(f"/mouse {command}")
+            tmux.keys("Enter")
+            owner = "specchat's" if expected else "the terminal's"
+            tmux.wait_for(f"The mouse is {owner}")
+            assert tmux.mouse is expected
+        tmux.keys("C-q")
+        assert tmux.ended_clean() == 0
+
+
+def test_the_mouse_can_be_left_to_the_terminal_from_the_beginning(target: str, tmp_path: Path) -> None:
+    environment = scripted_engine.environment() | {"SPECCHAT_HOME": str(tmp_path)}
+    with terminal((100, 30), **environment) as tmux:
+        tmux.start(target, "--no-mouse")
+        tmux.wait_for("8,192")
+        assert not tmux.mouse
+        tmux.keys("C-q")
+        assert tmux.ended_clean() == 0

@@ -11,10 +11,12 @@ from typing import Any
 import pytest
 from textual.widgets import OptionList
 
+from specchat import locations
 from specchat.engine.chat import Event, Finished, Message
 from specchat.engine.policy import Mode
 from specchat.errors import SpecchatError
 from specchat.session import Launch
+from specchat.tui.app import open_store
 from specchat.tui.screens import models
 from specchat.tui.screens.models import ModelsScreen
 from specchat.tui.screens.question import Question
@@ -90,7 +92,7 @@ async def test_what_is_not_installed_or_loaded_already_is_said_in_place() -> Non
         await chat.say("/model other")
         await chat.until(lambda: chat.idle and chat.session.launch.name == "other")
         await chat.say("/model other")
-        assert "other is loaded already" in chat.note
+        assert "loaded already: other" in chat.note
         assert chat.client.loads == 2
 
 
@@ -208,7 +210,7 @@ async def test_settings_of_loading_hold_from_the_next_load_on() -> None:
 @pytest.mark.parametrize(
     ("typed", "said"),
     [
-        ("/set temperature hot", "temperature must be a number from 0 to 10"),
+        ("/set temperature hot", "Temperature must be a number from 0 to 10"),
         ("/set temprature 1", "did you mean temperature?"),
         ("/set zzz", "there are speculation, depth, temperature"),
         ("/set model_dirs /x", "is read when specchat starts"),
@@ -284,9 +286,10 @@ async def test_an_engine_that_unloads_itself_is_named_and_woken_by_the_next_mess
         await chat.say("hi")
         await chat.until(lambda: "models unloaded" in chat.status and "next message wakes" in chat.status)
         assert chat.client.closed
+        loads = chat.client.loads
         await chat.say("again", wait=False)
         await chat.until(lambda: len(chat.client.asked) == 2)
-        assert chat.client.loads == 2
+        assert chat.client.loads == loads + 1
 
 
 async def test_unloading_is_shown() -> None:
@@ -327,3 +330,12 @@ async def test_answering_again_asks_first_while_a_reply_is_written() -> None:
         await chat.until(lambda: chat.idle)
         await chat.say("/regen", wait=False)
         await chat.until(lambda: len(client.asked) == 3)  # nothing is being written: nothing to ask
+
+
+def test_a_history_that_cannot_be_opened_is_said_and_keeps_nobody_from_chatting() -> None:
+    locations.history_file().mkdir(parents=True)
+    store, warning = open_store()
+    with store:
+        assert store.file is None
+        assert warning.endswith("Conversations will not be saved.")
+        assert warning[0].isupper()

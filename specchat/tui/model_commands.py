@@ -175,8 +175,8 @@ class ModelCommands:
         if argument:
             self._open(argument)
         else:
-            session = self._screen.session
-            self._screen.app.push_screen(ModelsScreen(session.launch.name, session.info), self._picked)
+            session, loading = self._screen.session, self._screen.is_loading
+            self._screen.app.push_screen(ModelsScreen(session.launch.name, session.info, loading), self._picked)
         return ""
 
     def _picked(self, name: str | None) -> None:
@@ -195,13 +195,13 @@ class ModelCommands:
         wanted = self._tuning.of(self._opener(name))
         same = (wanted.opened.target, wanted.opened.draft) == (self._tuning.opened.target, self._tuning.opened.draft)
         if same and screen.session.info is not None and not screen.is_loading:
-            raise CommandError(f"{wanted.opened.name} is loaded already.")
+            raise CommandError(f"That is loaded already: {wanted.opened.name}.")
         if not screen.is_replying:
             self._switch(wanted)
             return
         sentence = "A reply is being written. Loading other models stops it; what came so far stays."
         screen.app.push_screen(
-            Question(sentence, f"Stop it and load {wanted.opened.name}"),
+            Question(sentence, f"Stop it and load {one_line(wanted.opened.name, 24)}"),
             lambda yes: self._switch(wanted) if yes else None,
         )
 

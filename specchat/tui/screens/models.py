@@ -30,9 +30,10 @@ class ModelsScreen(ModalScreen[str | None]):
     BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss", "Close")]
     AUTO_FOCUS = "OptionList"
 
-    def __init__(self, current: str, info: EngineInfo | None) -> None:
-        """`current` is what was opened, `info` what is loaded of it."""
+    def __init__(self, current: str, info: EngineInfo | None, loading: bool) -> None:
+        """`current` is what was opened, `info` what is loaded of it; `loading`: that is going on."""
         super().__init__()
+        self._state = "is being loaded" if loading else "is not loaded now"
         self._current, self._info = current, info
         self._trouble = ""
         self._pairs = self._installed()
@@ -59,7 +60,7 @@ class ModelsScreen(ModalScreen[str | None]):
 
     def _loaded(self) -> Content:
         if self._info is None:
-            return Content.assemble((one_line(self._current, 60), "bold"), (" is not loaded now.", _DIM))
+            return Content.assemble((one_line(self._current, 60), "bold"), (f" {self._state}.", _DIM))
         parts = [f"{one_line(self._info.target.name, 60)} ({self._info.target.description})"]
         if self._info.draft is not None:
             parts.append(f"draft: {one_line(self._info.draft.name, 60)} ({self._info.draft.description})")

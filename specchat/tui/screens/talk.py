@@ -141,6 +141,8 @@ class Talk(TurnActions):
         if message is not None:
             turn.number(message.id, message.branch, message.branches)
         await turn.finish(reply)
+        if reply.finish == "cancelled":
+            self.dock.hush()  # "Stopping…"
         if error is not None:
             await turn.fail(as_sentence(error))
         if reply.message is None and running.asked is not None:
@@ -173,7 +175,7 @@ class Talk(TurnActions):
             said = await self.commands.run(*command) if command else ""
             attached = () if command else attach.find(text)
         except SpecchatError as error:
-            self.dock.refuse(text, str(error))
+            self.dock.refuse(text, capitalised(str(error)))
             return
         if command is None and self.editing is None and self.dock.queued:
             up = self.key("previous")
