@@ -92,6 +92,7 @@ class ScriptedClient(Client):
     options: list[ReplyOptions] = field(default_factory=list)
     loads: int = 0
     closed: bool = False
+    disturbed: list[bool] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         super().__init__()
@@ -149,6 +150,9 @@ class ScriptedClient(Client):
     def set_speculation(self, speculation: Speculation) -> None:
         self.speculation = speculation
 
+    def set_disturbed(self, disturbed: bool) -> None:
+        self.disturbed.append(disturbed)
+
     def count(self, text: str) -> int:
         return len(text.split())
 
@@ -186,7 +190,9 @@ class ScriptedClient(Client):
             accepted=2 * tokens,
             depth=8,
             acceptance=0.731,
+            acceptance_now=0.731,
             tokens_per_pass=2.41,
+            tokens_per_pass_now=2.41,
             plain_tokens_per_second=32.18,
             speed_up=1.62,
         )

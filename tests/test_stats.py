@@ -84,6 +84,17 @@ def test_now_means_the_last_two_seconds() -> None:
     assert RECENT_SECONDS == 2.0
 
 
+def test_every_live_figure_is_over_the_same_window() -> None:
+    hopeless, perfect = a_round(3, 0, seconds=0.5), a_round(3, 3, seconds=0.1)
+    figures = figures_of([hopeless] * 20 + [perfect] * 25)
+    assert (figures.acceptance_now, figures.tokens_per_pass_now) == (1.0, 4.0)
+    assert figures.acceptance == pytest.approx((25 * 3) / (20 + 25 * 3))
+    assert figures.tokens_per_pass == pytest.approx((20 + 25 * 4) / 45)
+    plain = figures_of([perfect] * 5 + [a_round(0, 0, seconds=0.1)] * 25)
+    assert (plain.acceptance_now, plain.tokens_per_pass_now) == (None, 1.0)
+    assert plain.acceptance == 1.0
+
+
 def test_without_a_plain_figure_there_is_no_speed_up() -> None:
     figures = figures_of([a_round(2, 1, 0.1)])
     assert (figures.speed_up, figures.average_speed_up) == (None, None)

@@ -1,7 +1,8 @@
 """The figures that the screen shows, computed from rounds alone.
 
 Contract: `Stats.add(round)` returns an immutable `Figures`; the same rounds give the same figures, whoever adds them.
-All speeds are tokens per second of wall clock.
+All speeds are tokens per second of wall clock. What is called "now" is over the rounds of about the last
+RECENT_SECONDS, one window for all such figures; the others are over the whole reply.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ class Figures:
     tokens_per_second: float | None = None  # average over the reply
     tokens_per_second_now: float | None = None  # over about the last two seconds
     acceptance: float | None = None  # accepted / tested
+    acceptance_now: float | None = None  # over the same window as the speed
     tokens_per_pass: float | None = None
+    tokens_per_pass_now: float | None = None
     expected_per_pass: float | None = None  # theory at this acceptance, over the depths that were proposed
     ceiling: float | None = None  # 1 / (1 - a); None also at a = 1
     plain_tokens_per_second: float | None = None  # measured in this run near this context length
@@ -75,11 +78,11 @@ class Stats:
 
     def __init__(self, prompt: Prompt) -> None:
         self._prompt = prompt
-        self._recent: deque[tuple[int, float]] = deque()  # (tokens, seconds) of the latest rounds
+        self._recent: deque[Round] = deque()  # the rounds that "now" is over
         self._first_token: float | None = None
         self._tokens = self._passes = self._proposed = self._tested = self._accepted = 0
         self._seconds = self._recent_seconds = 0.0
-        self._recent_tokens = 0
+        self._recent_tokens = self._recent_tested = self._recent_accepted = 0
         self._depths: dict[int, int] = {}  # proposals in a round -> rounds
 
     def add(self, event: Round, plain_seconds: float | None = None) -> Figures:
@@ -93,17 +96,21 @@ class Stats:
         self._depths[event.proposed] = self._depths.get(event.proposed, 0) + 1
         if self._first_token is None:
             self._first_token = self._prompt.seconds + event.total_seconds
-        self._remember(len(event.tokens), event.total_seconds)
+        self._remember(event)
         return self._figures(event, plain_seconds)
 
-    def _remember(self, tokens: int, seconds: float) -> None:
-        self._recent.append((tokens, seconds))
-        self._recent_tokens += tokens
-        self._recent_seconds += seconds
-        while len(self._recent) > 1 and self._recent_seconds - self._recent[0][1] >= RECENT_SECONDS:
-            tokens, seconds = self._recent.popleft()
-            self._recent_tokens -= tokens
-            self._recent_seconds -= seconds
+    def _remember(self, event: Round) -> None:
+        self._recent.append(event)
+        self._count_recent(event, 1)
+        while len(self._recent) > 1 and self._recent_seconds - self._recent[0].total_seconds >= RECENT_SECONDS:
+            self._count_recent(self._recent.popleft(), -1)
+
+    def _count_recent(self, event: Round, sign: int) -> None:
+        # Running sums: adding up a hundred rounds at each is felt by a fast model.
+        self._recent_tokens += sign * len(event.tokens)
+        self._recent_tested += sign * event.tested
+        self._recent_accepted += sign * event.accepted
+        self._recent_seconds += sign * event.total_seconds
 
     def _figures(self, event: Round, plain_seconds: float | None) -> Figures:
         now = ratio(self._recent_tokens, self._recent_seconds)
@@ -122,7 +129,9 @@ class Stats:
             tokens_per_second=ratio(self._tokens, self._seconds),
             tokens_per_second_now=now,
             acceptance=acceptance,
+            acceptance_now=ratio(self._recent_accepted, self._recent_tested),
             tokens_per_pass=ratio(self._tokens, self._passes),
+            tokens_per_pass_now=ratio(self._recent_tokens, len(self._recent)),
             expected_per_pass=self._expected(acceptance),
             ceiling=None if acceptance is None else ratio(1.0, 1.0 - acceptance),
             plain_tokens_per_second=None if plain_seconds is None else ratio(1.0, plain_seconds),

@@ -111,26 +111,28 @@ def context(used: int, size: int) -> Segment:
 
 
 def status(speculation: Speculation, figures: Figures, live: bool, n_ctx: int) -> list[Segment]:
-    """The status line: live while a reply runs, the last reply's averages afterwards."""
+    """The status line: of about the last two seconds while a reply runs, the whole reply's averages afterwards."""
     mode = _mode(speculation, figures, live)
     used = context(figures.context_used, figures.context_size or n_ctx)
     if not figures.passes:
         return [mode, used] if n_ctx else [mode]
     now = figures.tokens_per_second_now if live else figures.tokens_per_second
     faster = figures.speed_up if live else figures.average_speed_up
+    acceptance = figures.acceptance_now if live else figures.acceptance
+    per_pass = figures.tokens_per_pass_now if live else figures.tokens_per_pass
     return [
         mode,
         Segment(_figure(speed(now), " tok/s", "$foreground bold"), rank=1),
         Segment(
-            _figure(percent(figures.acceptance), " accepted"),
+            _figure(percent(acceptance), " accepted"),
             rank=2,
-            short=_figure(percent(figures.acceptance), " acc."),
+            short=_figure(percent(acceptance), " acc."),
         ),
         Segment(_figure(f"{ratio(faster)}×", " plain"), rank=3),
         Segment(
-            _figure(ratio(figures.tokens_per_pass), " tokens/pass"),
+            _figure(ratio(per_pass), " tokens/pass"),
             rank=5,
-            short=_figure(ratio(figures.tokens_per_pass), "/pass"),
+            short=_figure(ratio(per_pass), "/pass"),
         ),
         Segment(Content.assemble(("depth ", _DIM), (str(figures.depth or DASH), "$foreground")), rank=6),
         Segment(

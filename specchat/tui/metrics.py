@@ -1,6 +1,7 @@
 """The metrics panel's content, and the record of speeds behind its sparkline.
 
 Contract: `Speeds.add` is called at each update of a running reply; `rows` is a pure function of its arguments.
+What is not called "now" is the whole reply's figure.
 """
 
 from __future__ import annotations
@@ -64,6 +65,7 @@ def rows(
         ("average", f"{words.speed(f.tokens_per_second)} tok/s"),
         ("plain", f"{words.speed(f.plain_tokens_per_second)} tok/s"),
         ("speed-up now", f"{words.ratio(f.speed_up)}×"),
+        ("speed-up", f"{words.ratio(f.average_speed_up)}×"),
         ("", ""),
         ("accepted", f"{f.accepted:,} of {f.tested:,} tested"),
         ("acceptance rate", words.percent(f.acceptance)),
