@@ -303,6 +303,38 @@ async def test_coming_back_before_the_reply_ends_shows_its_end(file: Path) -> No
         assert [m.content for m in chat.session.messages] == ["old", "begun and done"]
 
 
+async def test_a_reply_goes_on_live_where_one_comes_back_to_it(file: Path) -> None:
+    first, second = threading.Event(), threading.Event()
+
+    def script(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        yield generated("begun ", client.figures(1))
+        first.wait(10)
+        yield generated("going on ", client.figures(2))
+        second.wait(10)
+        yield generated("and done", client.figures(3))
+        yield Finished("end", client.figures(3))
+
+    async with chatting(ScriptedClient(script), store=Store(file)) as chat:
+        await chat.say("old", wait=False)
+        await chat.shows("begun")
+        old = chat.screen.journal.conversation
+        assert old is not None
+        await chat.pilot.press("ctrl+n")
+        await chat.shows("demo pair")
+        await chat.screen.open_conversation(old)
+        await chat.shows("begun", "●")
+        first.set()
+        await chat.shows("begun going on")
+        assert not chat.idle
+        second.set()
+        await chat.until(lambda: chat.idle)
+        await chat.shows("begun going on and done")
+        assert [turn.shown.text for turn in chat.screen.transcript.turns] == ["old", "begun going on and done"]
+        assert [m.content for m in chat.session.messages] == ["old", "begun going on and done"]
+        await chat.say("next")
+        assert len(chat.session.messages) == 4
+
+
 async def test_conversations_are_listed_searched_and_opened(file: Path) -> None:
     async with chatting(ScriptedClient(numbered), store=Store(file)) as chat:
         await chat.say("about whales")

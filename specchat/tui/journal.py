@@ -57,6 +57,11 @@ class Journal:
         """The conversation on the screen; "" while it is not in the store."""
         return self.conversation.id if self.conversation is not None else ""
 
+    @property
+    def growing(self) -> int | None:
+        """The message that a running reply is written to, maybe of a conversation that was left."""
+        return self._growing.id if self._growing is not None else None
+
     def is_deleted(self) -> bool:
         """Whether the conversation on the screen has been deleted."""
         return self._carefully(lambda: self.store.conversation(self.shown_id).deleted is not None, False)

@@ -8,7 +8,7 @@ looks is the business of `screens.chat`, what is done with turns that are there 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -16,7 +16,7 @@ from textual import on
 
 from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
-from specchat.history import Conversation, Store
+from specchat.history import Conversation, Message, Store
 from specchat.session import Attachment, Launch, Session, compose
 from specchat.tui import attach
 from specchat.tui.actions import ACTIONS
@@ -30,7 +30,7 @@ from specchat.tui.stream import Stream
 from specchat.tui.text import as_sentence, capitalised
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
-from specchat.tui.widgets.turns import ReplyTurn
+from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 from specchat.tui.widgets.welcome import Welcome
 from specchat.worker.client import EngineClosed
 
@@ -229,13 +229,30 @@ class Talk(TurnActions):
         self.journal.keep_unsent(self.dock.text, now=True)
         path = self.journal.open(conversation)
         assert self.journal.conversation is not None
-        await self.transcript.show(map(Shown.of, path))
+        running = self.play.now
+        if running is not None and running.turn is not None and path and path[-1].id == self.journal.growing:
+            await self._show_growing(running, running.turn, path[:-1])
+        else:
+            await self.transcript.show(map(Shown.of, path))
         self.figures = next((Shown.of(m).figures for m in reversed(path) if m.role == "assistant"), self.figures)
         self.dock.box.replace_all(self.journal.conversation.unsent)
         self.dock.recall.refill(m.content for m in path if m.role == "user")
         if not path:
             await self.welcome()
         self.show_state()
+
+    async def _show_growing(self, running: Running, left: ReplyTurn, before: Sequence[Message]) -> None:
+        """Show a conversation whose reply is being written, and go on with that where the reader is."""
+        await self.transcript.show(map(Shown.of, before))
+        turn = ReplyTurn(
+            left.shown if left.shown.text or left.shown.thoughts else None, by_origin=self.transcript.by_origin
+        )
+        turn.reopen()
+        running.turn = turn
+        questions = [shown for shown in self.transcript.turns if isinstance(shown, UserTurn)]
+        running.asked = questions[-1] if running.asked is not None and questions else None
+        await self.transcript.add(turn)
+        await turn.update_from(running.reply)
 
     async def start_anew(self) -> None:
         """Begin a new conversation; a reply being written in the old one goes on to its end there."""
