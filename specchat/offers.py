@@ -1,4 +1,4 @@
-"""Drafts to offer for a target that came without one: models on this machine, every rule of pairing checked.
+"""What to offer here: drafts for a target that came without one, and what a pair of the catalogue may take.
 
 Contract: nothing is loaded here (`specchat.probe` asks llama.cpp elsewhere) and nothing but headers is read.
 """
@@ -9,11 +9,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 from specchat import __version__, probe
 from specchat.errors import SpecchatError
 from specchat.pairs import candidates, discovery
+from specchat.pairs import pull as pulling
 from specchat.pairs.candidates import Local
 from specchat.pairs.catalog import Catalog
+from specchat.pairs.choosing import Machine
 from specchat.pairs.library import Library
 
 
@@ -73,3 +77,23 @@ def _smaller(known: Catalog, library: Library, target: Path, model_dirs: Iterabl
         return []
     found = [*discovery.search(discovery.places(model_dirs)), *discovery.beside(target)]
     return candidates.local(known, library, found, target)
+
+
+def machine(library: Library) -> Machine:
+    """What a pair may take here. Takes a second: llama.cpp is asked for graphics cards, in a process of its own."""
+    cards = _cards()
+    memory = psutil.virtual_memory()
+    return Machine(
+        memory_free=max([memory.available, *(card.free for card in cards)]),
+        memory_total=max([memory.total, *(card.total for card in cards)]),
+        disk_free=pulling.free_space(library.models),
+        gpu=bool(cards),
+    )
+
+
+def _cards() -> tuple[probe.Device, ...]:
+    """The graphics cards in use; none where llama.cpp does not load, which `specchat doctor` explains."""
+    try:
+        return probe.build().gpus
+    except SpecchatError:
+        return ()

@@ -85,6 +85,7 @@ class Session:
         self._speculation = launch.settings.speculation
         self._stopping = threading.Event()
         self._idle = Idle(launch.idle_seconds, self._unload)
+        self._disturbed = False  # other work of this program runs beside the engine
         self._steps_down = 0  # rungs of the plan that ended an engine
         self._step = 0  # the rung that the latest engine is on
         self._restoring = False  # the draft is to be brought back before the next reply
@@ -164,7 +165,7 @@ class Session:
 
     def _load_with_patience(self) -> Generator[Loading, None, None]:
         launch = self.launch
-        settings = replace(launch.settings, speculation=self._speculation)
+        settings = replace(launch.settings, speculation=self._speculation, disturbed=self._disturbed)
         self._restoring = False  # a new engine has the draft if there is room
         for attempt in range(1, DEATHS + 1):
             try:
@@ -327,6 +328,11 @@ class Session:
         if speculation.mode is Mode.DRAFT:
             self._steps_down = 0
         self._client.set_speculation(speculation)
+
+    def set_disturbed(self, disturbed: bool) -> None:
+        """Other work of this program begins beside the engine, or is over: meanwhile nothing is learned from clocks."""
+        self._disturbed = disturbed
+        self._client.set_disturbed(disturbed)
 
     def plan(self) -> tuple[str, ...]:
         """Where everything was placed and why, a line each; empty while nothing is loaded."""

@@ -63,6 +63,7 @@ class Alternating:
 
     def __init__(self) -> None:
         self.speculation = Speculation()
+        self.disturbed = False
         self._round = self._last = 0
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:

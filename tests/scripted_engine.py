@@ -112,6 +112,7 @@ class ScriptedEngine:
 
     def __init__(self, speculation: Speculation, info: EngineInfo, cancelled: Callable[[], bool]) -> None:
         self.speculation = speculation
+        self.disturbed = False
         self.info = info
         self.cancelled = cancelled
         self.has_draft = info.draft is not None

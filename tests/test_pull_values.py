@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from specchat.commands.download_view import duration
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog as catalogs
 from specchat.pairs import choosing, own
 from specchat.pairs.catalog import Catalog, HubSource, PathSource
 from specchat.pairs.choosing import Choice, Fit, Machine
 from specchat.pairs.library import Library
-from specchat.pairs.progress import Meter, Overview, Phase, Plan, PlannedFile, Progress
+from specchat.pairs.progress import Meter, Overview, Phase, Plan, PlannedFile, Progress, duration
 from specchat.units import GIB
 
 

@@ -27,6 +27,7 @@ from specchat.tui.recall import Recall
 from specchat.tui.reply import Reply
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.screens.conversations import ConversationsScreen
+from specchat.tui.screens.pairs import PairsScreen
 from specchat.tui.screens.question import Question
 from specchat.tui.screens.race import RaceScreen
 from specchat.tui.text import clean, first_clauses, one_line
@@ -250,7 +251,13 @@ def test_completion_offers_what_fits_and_nothing_once_complete() -> None:
 
 def test_every_action_has_its_method() -> None:
     homes = {Place.SCREEN: ChatScreen, Place.PROMPT: PromptBox, Place.CONVERSATION: Transcript}
-    homes |= {Place.LIST: ConversationsScreen, Place.APP: SpecchatApp, Place.RACE: RaceScreen, Place.QUESTION: Question}
+    homes |= {
+        Place.LIST: ConversationsScreen,
+        Place.APP: SpecchatApp,
+        Place.RACE: RaceScreen,
+        Place.QUESTION: Question,
+        Place.PAIRS: PairsScreen,
+    }
     for action in ACTIONS:
         assert hasattr(homes[action.place], f"action_{action.name.partition('(')[0]}"), action.name
 

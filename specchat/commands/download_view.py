@@ -17,8 +17,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from specchat.pairs.progress import Event, Overview, Phase, Plan, Progress
-from specchat.units import format_bytes
+from specchat.pairs.progress import Event, Overview, Phase, Plan, Progress, amount, headline, state
 
 _REDRAW: Final = 0.1  # seconds between two redrawings
 _STEP: Final = 25  # per cent between two plain lines of a file
@@ -45,61 +44,6 @@ def show(events: Iterable[Event], console: Console, overview: Overview) -> None:
         for event in events:
             overview.seen(event)
             view.update(event, overview)
-
-
-def duration(seconds: float) -> str:
-    """A time as people say it: 45 s, 3 min 20 s, 1 h 5 min."""
-    whole = max(0, round(seconds))
-    if whole < 60:
-        return f"{whole} s"
-    if whole < 3600:
-        return f"{whole // 60} min {whole % 60} s" if whole < 600 else f"{whole // 60} min"
-    return f"{whole // 3600} h {whole % 3600 // 60} min"
-
-
-def headline(plan: Plan) -> str:
-    """What is going to be fetched, and whether there is room."""
-    here = sum(file.here for file in plan.files)
-    kept = f" ({format_bytes(here)} of it here already)" if here else ""
-    total = format_bytes(sum(file.bytes for file in plan.files))
-    count = "1 file" if len(plan.files) == 1 else f"{len(plan.files)} files"
-    return f"{count}, {total}{kept}; {format_bytes(plan.free)} free on the disk"
-
-
-def amount(done: int, total: int, speed: float, left: float | None) -> str:
-    """Bytes, speed and time left."""
-    parts = [f"{format_bytes(done)} of {format_bytes(total)}"]
-    if speed >= 1:
-        parts.append(f"{format_bytes(speed)}/s")
-    if left is not None and speed >= 1:
-        parts.append(f"{duration(left)} left")
-    return ", ".join(parts)
-
-
-def state(progress: Progress, overview: Overview) -> str:
-    """One file's state in words."""
-    percent = f" {progress.done * 100 // progress.total} %" if progress.total else ""
-    match progress.phase:
-        case Phase.ASKING:
-            return "asking the hub"
-        case Phase.WAITING:
-            wait = "waiting" if progress.seconds is None else f"again in {duration(progress.seconds)}"
-            return f"{wait}: {progress.note}"
-        case Phase.DOWNLOADING:
-            file = progress.file
-            return amount(progress.done, progress.total or 0, overview.speed(file), overview.left(file))
-        case Phase.VERIFYING:
-            return f"checking its sha256{percent}"
-        case Phase.DAMAGED:
-            return "damaged, to be replaced"
-        case Phase.INSTALLING:
-            return "writing through to the disk"
-        case Phase.MAKING:
-            return f"working{percent}"
-        case Phase.DONE:
-            return "ready"
-        case Phase.FAILED:
-            return "failed"
 
 
 class PlainView:

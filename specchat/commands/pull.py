@@ -10,12 +10,11 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
-import psutil
 from rich.console import Console, RenderableType
 from rich.padding import Padding
 from rich.text import Text
 
-from specchat import locations, probe, settings
+from specchat import locations, offers, settings
 from specchat.commands import download_view
 from specchat.commands.console import columns
 from specchat.commands.options import PairName
@@ -24,7 +23,7 @@ from specchat.pairs import catalog as catalogs
 from specchat.pairs import choosing, discovery, own
 from specchat.pairs import pull as pulling
 from specchat.pairs.catalog import Catalog, Pair
-from specchat.pairs.choosing import Choice, Fit, Machine
+from specchat.pairs.choosing import Choice, Machine
 from specchat.pairs.library import Library
 from specchat.pairs.progress import Overview
 from specchat.units import format_bytes
@@ -112,27 +111,8 @@ def _asker() -> Ask:
 # -- the table ----------------------------------------------------------------------------------------------
 
 
-def _machine(library: Library) -> Machine:
-    cards = _cards()
-    memory = psutil.virtual_memory()
-    return Machine(
-        memory_free=max([memory.available, *(card.free for card in cards)]),
-        memory_total=max([memory.total, *(card.total for card in cards)]),
-        disk_free=pulling.free_space(library.models),
-        gpu=bool(cards),
-    )
-
-
-def _cards() -> tuple[probe.Device, ...]:
-    """The graphics cards in use; none where llama.cpp does not load, which `specchat doctor` explains."""
-    try:
-        return probe.build().gpus
-    except SpecchatError:
-        return ()
-
-
 def _show_choices(console: Console, catalog: Catalog, library: Library) -> None:
-    machine = _machine(library)
+    machine = offers.machine(library)
     of = choosing.choices(catalog, library, machine)
     proposed = choosing.proposal(of, machine)
     for line in _table(of, proposed):
@@ -144,38 +124,16 @@ def _show_choices(console: Console, catalog: Catalog, library: Library) -> None:
 
 
 def _proposal(proposed: Choice, machine: Machine) -> str:
-    name = proposed.pair.name
-    suits = "gpu" if machine.gpu else "cpu"
-    why = {"gpu": ", made for a graphics card", "cpu": ", made for a CPU, as no graphics card is in use here"}[suits]
+    name, why = proposed.pair.name, choosing.why(proposed, machine)
     action = f"it is here, open it with: specchat {name}" if proposed.ready else f"fetch it with: specchat pull {name}"
-    return f"proposed for this machine: {name}{why if proposed.pair.suits == suits else ''}; {action}"
+    return f"proposed for this machine: {name}{f', {why}' if why else ''}; {action}"
 
 
 def _table(of: Sequence[Choice], proposed: Choice | None) -> Iterator[RenderableType]:
     """Two lines a pair, so that they stay whole on a narrow terminal."""
-    heading, *lines = columns(map(_figures, of), ("PAIR", "DOWNLOAD", "HERE", "MEMORY", ""), right={1, 2, 3})
+    heading, *lines = columns(map(choosing.figures, of), choosing.HEADINGS, right={1, 2, 3})
     yield Text(heading, style="bold", no_wrap=True)
     for choice, line in zip(of, lines, strict=True):
         licence = f" ({choice.pair.licence})" if choice.pair.licence_notice else ""
         yield Text(line, style="bold" if choice is proposed else "", no_wrap=True)
         yield Padding(Text(choice.pair.description + licence, style="dim"), (0, 0, 0, 2), expand=False)
-
-
-def _figures(choice: Choice) -> tuple[str, ...]:
-    download = "unknown" if choice.download is None else format_bytes(choice.download) if choice.download else "-"
-    memory = f"{choice.pair.memory_gib:.1f} GiB" if choice.pair.memory_gib is not None else ""
-    return choice.pair.name, download, _here(choice), memory, _fit(choice)
-
-
-def _here(choice: Choice) -> str:
-    if choice.ready:
-        return "ready"
-    if choice.damaged:
-        return "damaged"
-    return f"{choice.percent} %" if choice.here and choice.percent is not None else ""
-
-
-def _fit(choice: Choice) -> str:
-    if not choice.disk and not choice.ready:
-        return "no room on the disk"
-    return {Fit.FITS: "fits", Fit.TIGHT: "fits if others close", Fit.TOO_LARGE: "too large"}.get(choice.memory, "")

@@ -162,6 +162,15 @@ class Engine:
     def speculation(self, wish: Speculation) -> None:
         self._policy.speculation = wish
 
+    @property
+    def disturbed(self) -> bool:
+        """Whether other work of this program disturbs the clocks: nothing is then learned from what rounds take."""
+        return self._policy.disturbed
+
+    @disturbed.setter
+    def disturbed(self, is_so: bool) -> None:
+        self._policy.disturbed = is_so
+
     # ---- the draft, which may come and go
 
     @property
@@ -180,7 +189,7 @@ class Engine:
         """Take a draft over, with a policy that knows its costs. Between two replies only."""
         self._draft, self._draft_context = draft.model, draft
         self._pressure = pressure
-        policy.speculation = self._policy.speculation
+        policy.speculation, policy.disturbed = self._policy.speculation, self._policy.disturbed
         self._policy, self._after_reply = policy, after_reply
         self._drafters = self._make_drafters()
 

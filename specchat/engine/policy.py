@@ -54,6 +54,7 @@ class Policy(Protocol):
     """Decides each round's drafter and depth."""
 
     speculation: Speculation
+    disturbed: bool  # other work of this program runs beside the engine: what rounds take now says nothing
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         """Answer for the next round; `offers` holds each drafter that can propose at least one token now."""
@@ -82,6 +83,7 @@ class FixedPolicy:
 
     def __init__(self, speculation: Speculation) -> None:
         self.speculation = speculation
+        self.disturbed = False
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         return fixed_choice(self.speculation, offers, self.DEPTHS)
@@ -140,6 +142,7 @@ class AdaptivePolicy:
 
     def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
         self.speculation = speculation
+        self.disturbed = False
         self.costs = CostModel(costs or Costs())
         self.draft = DraftAcceptance(learned or Learned())
         self.ngram = NgramAcceptance()
@@ -222,7 +225,8 @@ class AdaptivePolicy:
 
     def record(self, event: Round) -> None:
         offer = self._offers.get("draft", Offer(0))
-        self.costs.record(event, offer.unread)
+        if not self.disturbed:
+            self.costs.record(event, offer.unread)
         self._rounds += 1
         if event.drafter != "plain" or self._rounds % self.REPRICE_EVERY == 0:
             self._prices.clear()

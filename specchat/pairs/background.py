@@ -7,6 +7,7 @@ pull may be killed at any moment. The process writes nothing to the terminal and
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -41,7 +42,9 @@ class BackgroundPull:
             target=_run, args=(sender, tuple(names), force), name="specchat pull", daemon=True
         )
         self._cancelled = False
-        self._process.start()
+        # Textual's stand-in for standard error has no descriptor, which spawning would hand on.
+        with contextlib.redirect_stderr(sys.__stderr__):
+            self._process.start()
         sender.close()
 
     @property

@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import Final
 
 from specchat.pairs.catalog import Catalog, Pair
 from specchat.pairs.library import Library, State
-from specchat.units import GIB
+from specchat.units import GIB, format_bytes
 
 
 class Fit(StrEnum):
@@ -93,3 +94,36 @@ def proposal(of: Iterable[Choice], machine: Machine) -> Choice | None:
     if suited and not machine.gpu:
         return suited[0]
     return max(suited or fitting, key=lambda choice: choice.pair.memory_gib or 0, default=None)
+
+
+def why(proposed: Choice, machine: Machine) -> str:
+    """A clause about why this pair is proposed; "" if it is only the largest that fits."""
+    if proposed.pair.suits == "gpu" and machine.gpu:
+        return "made for a graphics card"
+    if proposed.pair.suits == "cpu" and not machine.gpu:
+        return "made for a CPU, as no graphics card is in use here"
+    return ""
+
+
+HEADINGS: Final = ("PAIR", "DOWNLOAD", "HERE", "MEMORY", "")
+
+
+def figures(choice: Choice) -> tuple[str, ...]:
+    """A pair's line of the table, a cell for each of HEADINGS."""
+    download = "unknown" if choice.download is None else format_bytes(choice.download) if choice.download else "-"
+    memory = f"{choice.pair.memory_gib:.1f} GiB" if choice.pair.memory_gib is not None else ""
+    return choice.pair.name, download, _here(choice), memory, _fit(choice)
+
+
+def _here(choice: Choice) -> str:
+    if choice.ready:
+        return "ready"
+    if choice.damaged:
+        return "damaged"
+    return f"{choice.percent} %" if choice.here and choice.percent is not None else ""
+
+
+def _fit(choice: Choice) -> str:
+    if not choice.disk and not choice.ready:
+        return "no room on the disk"
+    return {Fit.FITS: "fits", Fit.TIGHT: "fits if others close", Fit.TOO_LARGE: "too large"}.get(choice.memory, "")

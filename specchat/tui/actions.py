@@ -29,6 +29,7 @@ class Place(StrEnum):
     CONVERSATION = "in the conversation"
     LIST = "in the list of conversations"
     RACE = "in a race"
+    PAIRS = "in the list of pairs"
     QUESTION = "when asked"
 
 
@@ -125,6 +126,7 @@ ACTIONS: Final = (
     Action("stop_race", ("escape",), "Stop", "Stop the race, or its replay; then back to the chat.", Place.RACE, 0),
     Action("keep_race", ("k",), "Keep", "Keep both replies in the conversation.", Place.RACE, 1),
     Action("race_again", ("r",), "Again", "Race once more, the other side first.", Place.RACE, 2),
+    Action("close_pairs", ("escape",), "Close", "Back to the chat.", Place.PAIRS),
     Action("say_yes", ("enter", "y"), "Yes", "Do it.", Place.QUESTION),
     Action("say_no", ("escape", "n"), "No", "Leave everything as it is.", Place.QUESTION),
 )
@@ -170,6 +172,7 @@ COMMANDS: Final = (
     Command("answer", "", "Have a model that is thinking stop that and answer now."),
     Command("tokens", "[TEXT]", "Count the tokens of a text, or of the conversation."),
     Command("race", "[PROMPT]", "Watch plain and speculation write the same reply, on your last message or another."),
+    Command("pull", "[PAIR|stop]", "Fetch a pair while you chat, choose one from the list, or stop.", ("stop",)),
     Command("plan", "", "Show where the models were placed, and why."),
     Command("unload", "", "Give the models' memory back; the next message loads them again."),
     Command("mouse", "[on|off]", "Leave the mouse to the terminal, for its own selection, or take it.", ("on", "off")),

@@ -117,6 +117,9 @@ class CommandRunner(ModelCommands):
 
     # ---- the model
 
+    async def run_pull(self, argument: str) -> str:
+        return await self._screen.fetch(argument)
+
     def run_race(self, argument: str) -> str:
         self._screen.race(argument)
         return ""

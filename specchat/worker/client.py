@@ -44,6 +44,7 @@ from specchat.worker.protocol import (
     Quit,
     Request,
     RestoreDraft,
+    SetDisturbed,
     SetSpeculation,
     Weighed,
     read_answer,
@@ -267,6 +268,12 @@ class Client:
         child = self._child
         if child is not None:
             child.send(SetSpeculation(speculation))
+
+    def set_disturbed(self, disturbed: bool) -> None:
+        """Whether other work of this program runs beside the engine: what passes take then is not learned from."""
+        child = self._child
+        if child is not None:
+            child.send(SetDisturbed(disturbed))
 
     def restore_draft(self) -> Generator[Loading, None, None]:
         """Bring the draft back that memory did not suffice for; afterwards `info` tells whether it came.

@@ -271,7 +271,8 @@ class _Loading:
         policy = AdaptivePolicy(self._request.settings.speculation, costs, known.learned)
 
         def keep() -> None:
-            known.save(costs, policy.learned() if draft else None)
+            if known.costs is not None or not self._request.settings.disturbed:
+                known.save(costs, policy.learned() if draft else None)
 
         if known.costs is None:
             keep()

@@ -48,6 +48,7 @@ from specchat.worker.protocol import (
     Margin,
     Quit,
     RestoreDraft,
+    SetDisturbed,
     SetSpeculation,
     Weighed,
     read_request,
@@ -65,6 +66,7 @@ class EngineLike(Protocol):
     """What this process needs of `specchat.engine.chat.Engine`; tests script others."""
 
     speculation: Speculation
+    disturbed: bool
 
     def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
         """Stream a reply; the last event is a `Finished`, also where the factory's `cancelled` came true."""
@@ -116,6 +118,7 @@ class Worker:
         self._cancelled_up_to = 0
         self._current = 0
         self._speculation = Speculation()
+        self._disturbed = False
         self._engine: EngineLike | None = None
         self._loaded_by: Load | None = None
         self._info: EngineInfo | None = None
@@ -167,6 +170,8 @@ class Worker:
                             self._engine.answer_now()
                     case SetSpeculation(speculation=speculation):
                         self._speculate(speculation)
+                    case SetDisturbed(disturbed=disturbed):
+                        self._disturb(disturbed)
                     case Count() as count:
                         self._counts.append(count)
                         self._inbox.put(None)
@@ -187,13 +192,19 @@ class Worker:
         if self._engine is not None:
             self._engine.speculation = speculation
 
+    def _disturb(self, disturbed: bool) -> None:
+        self._disturbed = disturbed
+        if self._engine is not None:
+            self._engine.disturbed = disturbed
+
     def _load(self, load: Load) -> None:
         if self._engine is not None:
             engine, self._engine = self._engine, None
             engine.close()
-        self._speculation = load.settings.speculation
+        self._speculation, self._disturbed = load.settings.speculation, load.settings.disturbed
         self._engine, info = self._factory.load(load, self._progress(load.id), self._is_cancelled)
-        self._engine.speculation = self._speculation  # it may have changed while the models were read
+        # They may have changed while the models were read.
+        self._engine.speculation, self._engine.disturbed = self._speculation, self._disturbed
         self._loaded_by, self._info = load, info
         self._send(Loaded(load.id, info))
 

@@ -2,8 +2,8 @@
 
 Contract: frozen values, pickled one after the other over the child's own pipes (no framing of ours: a pickle knows
 its end). The client numbers its requests upwards; every answer carries the number of the request it belongs to, and
-each request but `SetSpeculation`, `Cancel`, `AnswerNow` and `Quit` is answered last by exactly one of `Loaded`,
-`Emitted` with a `Finished` event, `Counted`, `Weighed` or `Failed`. `Changed` comes unasked, under number 0.
+each request but `SetSpeculation`, `SetDisturbed`, `Cancel`, `AnswerNow` and `Quit` is answered last by exactly one of
+`Loaded`, `Emitted` with a `Finished` event, `Counted`, `Weighed` or `Failed`. `Changed` comes unasked, under number 0.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ class LoadSettings:
     type_v: str = "f16"
     rpc: tuple[str, ...] = ()  # HOST:PORT of other machines whose devices are to be used too
     speculation: Speculation = field(default_factory=Speculation)
+    disturbed: bool = False  # other work runs beside: what is measured now is not kept
     exact: bool = False  # the same bits whatever the number of tokens verified at once, where the model allows
 
 
@@ -103,6 +104,13 @@ class SetSpeculation:
 
 
 @dataclass(frozen=True, slots=True)
+class SetDisturbed:
+    """From the next round on, other work of this program runs beside the engine, or no longer does."""
+
+    disturbed: bool
+
+
+@dataclass(frozen=True, slots=True)
 class RestoreDraft:
     """Load the draft that memory did not suffice for, beside the target as it is; answered by `Loaded`."""
 
@@ -114,7 +122,9 @@ class Quit:
     """End the process."""
 
 
-Request: TypeAlias = Load | Ask | Count | Margin | Cancel | AnswerNow | SetSpeculation | RestoreDraft | Quit
+Request: TypeAlias = (
+    Load | Ask | Count | Margin | Cancel | AnswerNow | SetSpeculation | SetDisturbed | RestoreDraft | Quit
+)
 
 
 # ---- from the child

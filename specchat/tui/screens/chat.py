@@ -29,6 +29,7 @@ from specchat.tui.commands import CommandRunner
 from specchat.tui.model_commands import Opener
 from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.help import HelpScreen
+from specchat.tui.screens.pulls import Pulls
 from specchat.tui.screens.races import Races
 from specchat.tui.text import capitalised, one_line
 from specchat.tui.widgets.dock import Dock
@@ -43,7 +44,7 @@ _NARROW: Final = 80  # columns below which the panel would leave the conversatio
 _DRAFTER: Final = {Mode.DRAFT: "draft", Mode.NGRAM: "ngram", Mode.OFF: "plain", Mode.AUTO: ""}
 
 
-class ChatScreen(Races):
+class ChatScreen(Races, Pulls):
     """One conversation at a time, with one session."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.SCREEN)]
@@ -100,6 +101,8 @@ class ChatScreen(Races):
         """Stop the reply, put what is on the screen on disk, and show nothing more."""
         self.session.stop()
         await self.play.wind_down()
+        if self.pull is not None:
+            await self.pull.stop()
         self.journal.keep_unsent(self.dock.text, now=True)
 
     # ---- what the screen shows

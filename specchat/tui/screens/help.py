@@ -37,6 +37,7 @@ class HelpScreen(ModalScreen[None]):
                 Place.CONVERSATION,
                 Place.LIST,
                 Place.RACE,
+                Place.PAIRS,
                 Place.QUESTION,
                 Place.APP,
             ):

@@ -18,6 +18,7 @@ from specchat.tui.completion import candidates
 from specchat.tui.recall import Recall
 from specchat.tui.text import first_clauses, one_line
 from specchat.tui.widgets.completions import Completions
+from specchat.tui.widgets.downloads import Downloads
 from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.note import Note
 from specchat.tui.widgets.prompt import PromptBox
@@ -55,6 +56,7 @@ class Dock(Vertical):
         self.about = ""  # what the box is for, if not for a new message
 
     def compose(self) -> ComposeResult:
+        yield Downloads()
         yield self._queued
         yield self._note
         yield self._completions
