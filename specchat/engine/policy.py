@@ -138,7 +138,8 @@ class AdaptivePolicy:
     EVIDENCE: Final = 60.0  # judged tokens
     REPRICE_EVERY: Final = 8  # plain rounds
     LONG: Final = 32  # longer matches and more room make no difference to a price
-    GAIN: Final = 1.03  # a drafter must beat plain by this much: the estimates are no better
+    # A drafter must beat plain by this much: the estimates are no better, and those of short matches still hopeful.
+    GAIN: Final[Mapping[str, float]] = {"draft": 1.01, "ngram": 1.03}
 
     def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
         self.speculation = speculation
@@ -167,7 +168,7 @@ class AdaptivePolicy:
         best = max(options, key=lambda option: option.gain, default=None)
         if best is None:
             return Choice("plain", 0, plain_reason(mode), judge=self._judge_now())
-        if mode is Mode.AUTO and best.gain < self.GAIN:
+        if mode is Mode.AUTO and best.gain < self.GAIN[best.drafter]:
             return Choice("plain", 0, best.why_not, judge=self._judge_now())
         if self._stretch > 0 or self._since_plain >= self.STRETCH_EVERY:
             return Choice("plain", 0, "measuring plain speed")
@@ -178,7 +179,7 @@ class AdaptivePolicy:
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        return self._standing(drafter) >= self.GAIN
+        return self._standing(drafter) >= self.GAIN[drafter]
 
     @property
     def plain_seconds(self) -> float | None:
