@@ -94,7 +94,8 @@ def instead(options: Options, name: str) -> Launch:
         known = catalog.load()
         pair = known.pair(name)
         if not Library.default().installed(pair):
-            raise SpecchatError(f"{pair.name} is not installed: `specchat pull {pair.name}` fetches it")
+            where = f"/pull {pair.name} fetches it here, `specchat pull {pair.name}` in a shell"
+            raise SpecchatError(f"{pair.name} is not installed: {where}")
     return launch(replace(options, target=None, draft=None, pair=None, files=()), name)
 
 

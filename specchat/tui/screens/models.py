@@ -51,7 +51,7 @@ class ModelsScreen(ModalScreen[str | None]):
             box.border_subtitle = Content("Enter loads, Esc closes")
             yield Static(self._loaded(), id="loaded")
             yield OptionList(*(Option(self._line(pair)) for pair in self._pairs), id="pairs", markup=False)
-            yield Static(clean(self._trouble) or "specchat pull fetches more.", markup=False, id="more")
+            yield Static(clean(self._trouble) or "/pull fetches more.", markup=False, id="more")
 
     def on_mount(self) -> None:
         names = [pair.name for pair in self._pairs]
