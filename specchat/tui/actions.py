@@ -60,6 +60,7 @@ ACTIONS: Final = (
     Action("next", ("down",), "Later", "On the last line: a later message of yours.", Place.PROMPT),
     Action("page_back", ("pageup",), "Scroll up", "Scroll the conversation up by a page.", Place.PROMPT),
     Action("page_on", ("pagedown",), "Scroll down", "Scroll the conversation down by a page.", Place.PROMPT),
+    Action("unfold_pastes", ("ctrl+l",), "Unfold", "Show long pastes in full, to be edited.", Place.PROMPT),
     Action("leave_or_delete", ("ctrl+d",), "Quit", "Quit if the box is empty; else delete forward.", Place.PROMPT),
     Action("complete", ("tab",), "Complete", "Complete a command, or go to the conversation.", Place.PROMPT),
     Action("help", ("f1",), "Help", "Show the keys and commands.", hint=1, palette=True),

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Final
 
@@ -30,6 +31,7 @@ from specchat.tui.stream import Stream
 from specchat.tui.text import as_sentence, capitalised
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
+from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 from specchat.tui.widgets.welcome import Welcome
 from specchat.worker.client import EngineClosed
@@ -190,6 +192,16 @@ class Talk(TurnActions):
             await self._send(text, attached)
         if attached:
             self.run_worker(self._say_sizes(attached), exit_on_error=False)
+
+    @on(PromptBox.Folded)
+    async def _say_size(self, event: PromptBox.Folded) -> None:
+        """How many tokens a long paste is."""
+        self.run_worker(self._count_paste(event.text), exit_on_error=False)
+
+    async def _count_paste(self, text: str) -> None:
+        with suppress(SpecchatError):
+            tokens = await asyncio.to_thread(self.session.count_tokens, text)
+            self.note(f"Pasted {tokens:,} tokens; {self.key('unfold_pastes')} shows them in full.")
 
     async def _say_sizes(self, attached: tuple[Attachment, ...]) -> None:
         """How many tokens the attached files are; the engine answers between two rounds."""

@@ -96,8 +96,8 @@ class Dock(Vertical):
 
     @property
     def text(self) -> str:
-        """What the box holds."""
-        return self.box.text
+        """What the box holds, with what was pasted."""
+        return self.box.whole
 
     def empty(self) -> None:
         """Nothing in the box (which can be undone)."""
@@ -143,7 +143,7 @@ class Dock(Vertical):
     @on(TextArea.Changed, "#prompt")
     def _changed(self, event: TextArea.Changed) -> None:
         event.stop()
-        text = event.text_area.text
+        text = self.text
         if text not in ("", self._refused):  # what is said about a text that was sent or refused stays
             self._refused = ""
             self.hush()

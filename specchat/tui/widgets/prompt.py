@@ -1,4 +1,8 @@
-"""The box in which messages are written."""
+"""The box in which messages are written.
+
+Contract: a long paste is one line in it, which edits take or leave as a whole; `whole` is the text with everything
+that was pasted.
+"""
 
 from __future__ import annotations
 
@@ -9,15 +13,19 @@ from typing import ClassVar
 from textual import events
 from textual.binding import BindingType
 from textual.content import Content
+from textual.document._document import EditResult
+from textual.document._edit import Edit
 from textual.message import Message
 from textual.widgets import TextArea
+from textual.widgets.text_area import Selection
 
 from specchat.tui.actions import ACTIONS, Place, bindings, keys_of
+from specchat.tui.folds import Folds, is_long
 from specchat.tui.text import clean
 
 
 class PromptBox(TextArea):
-    """A text area that sends on Enter, grows to a few lines, and lets no control character in."""
+    """A text area that sends on Enter, folds long pastes, grows to a few lines, and lets no control character in."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.PROMPT)]
 
@@ -36,6 +44,12 @@ class PromptBox(TextArea):
 
         by: int
 
+    @dataclass
+    class Folded(Message):
+        """A long paste was put in as one line."""
+
+        text: str
+
     completing = False  # a list of completions is open: Up and Down are its keys
 
     def __init__(self, keymap: Mapping[str, str]) -> None:
@@ -46,6 +60,7 @@ class PromptBox(TextArea):
             placeholder=Content("Ask anything, or type / for commands"),
         )
         self._keymap = keymap
+        self._folds = Folds()
         self._actions: dict[str, str] = {}
 
     def _on_mount(self, event: events.Mount) -> None:
@@ -82,16 +97,62 @@ class PromptBox(TextArea):
     async def _on_paste(self, event: events.Paste) -> None:
         event.stop()
         event.prevent_default()
-        self.replace(clean(event.text), *self.selection, maintain_selection_offset=False)
+        text = clean(event.text)
+        if is_long(text):
+            self.post_message(self.Folded(text))
+            text = self._folds.fold(text)
+        self.replace(text, *self.selection, maintain_selection_offset=False)
         self.scroll_cursor_visible()
+
+    @property
+    def whole(self) -> str:
+        """What it holds, with what was pasted."""
+        return self._folds.expand(self.text)
+
+    @property
+    def selected_text(self) -> str:
+        return self._folds.expand(super().selected_text)
+
+    def edit(self, edit: Edit) -> EditResult:
+        """Carry out an edit; one that would cut a folded paste takes the whole of it, one inside goes behind it."""
+        top, bottom = edit.top, edit.bottom
+        if (span := self._folds.around(self.document[bottom[0]], bottom[1])) is not None:
+            bottom = (bottom[0], span[1])
+        if edit.top == edit.bottom:
+            top = bottom
+        elif (span := self._folds.around(self.document[top[0]], top[1])) is not None:
+            top = (top[0], span[0])
+        if (top, bottom) == (edit.top, edit.bottom):
+            return super().edit(edit)
+        return super().edit(Edit(edit.text, top, bottom, edit.maintain_selection_offset))
+
+    def undo(self) -> None:
+        if self.history.undo_stack:
+            self._leave_lines()
+            super().undo()
+
+    def redo(self) -> None:
+        if self.history.redo_stack:
+            self._leave_lines()
+            super().redo()
+
+    def _leave_lines(self) -> None:
+        # Textual 8.2.8 lays out anew before it moves the cursor, which fails on a line that is gone by then.
+        self.selection = Selection.cursor((0, 0))
 
     def replace_all(self, text: str) -> None:
         """Put `text` in the box, as an edit that can be undone, and the cursor at its end."""
-        self.replace(clean(text), (0, 0), self.document.end, maintain_selection_offset=False)
+        self._put(self._folds.refold(clean(text)))
+
+    def _put(self, text: str) -> None:
+        self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self.document.end)
 
+    def action_unfold_pastes(self) -> None:
+        self._put(self.whole)
+
     def action_send(self) -> None:
-        self.post_message(self.Submitted(self.text))
+        self.post_message(self.Submitted(self.whole))
         if not self.completing:
             self.replace_all("")
 

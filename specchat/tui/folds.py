@@ -1,0 +1,50 @@
+"""Long pastes in the box as one line each.
+
+Contract: pure values but for the texts kept. `fold` and `expand` are each other's inverse; a stand-in is known by its
+number, so that one typed by hand, or of another window, is text like any other.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+_LINES: Final = 10  # of a paste that still goes into the box as it is: more than the box shows at once
+_CHARACTERS: Final = 2000
+_STAND_IN: Final = re.compile(r"\[pasted (\d+): [\d,]+ lines?, [\d,]+ characters\]")
+
+
+def is_long(text: str) -> bool:
+    """Whether a paste is worth folding."""
+    return text.count("\n") >= _LINES or len(text) > _CHARACTERS
+
+
+class Folds:
+    """The texts that stand-ins stand for."""
+
+    def __init__(self) -> None:
+        self._texts: dict[int, str] = {}
+
+    def fold(self, text: str) -> str:
+        """The stand-in for `text`; the same one if it was folded before."""
+        number = next((n for n, known in self._texts.items() if known == text), len(self._texts) + 1)
+        self._texts[number] = text
+        lines = text.count("\n") + 1
+        return f"[pasted {number}: {lines:,} {'line' if lines == 1 else 'lines'}, {len(text):,} characters]"
+
+    def expand(self, text: str) -> str:
+        """`text` with what its stand-ins stand for."""
+        return _STAND_IN.sub(lambda match: self._texts.get(int(match[1]), match[0]), text)
+
+    def refold(self, text: str) -> str:
+        """`text` with the stand-ins of what was folded before."""
+        for known in sorted(self._texts.values(), key=len, reverse=True):
+            text = text.replace(known, self.fold(known))
+        return text
+
+    def around(self, line: str, column: int) -> tuple[int, int] | None:
+        """Where the stand-in begins and ends that has `column` inside it; None at its edges too."""
+        for match in _STAND_IN.finditer(line):
+            if match.start() < column < match.end() and int(match[1]) in self._texts:
+                return match.span()
+        return None
