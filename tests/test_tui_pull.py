@@ -13,7 +13,6 @@ from specchat.engine.costs import Costs
 from specchat.engine.policy import AdaptivePolicy, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.tui.screens.pairs import PairsScreen
-from specchat.tui.widgets.downloads import Downloads
 from tests.fakehub import FakeHub, model
 from tests.scripted_client import ScriptedClient, until
 from tests.tui import Chat, chatting
@@ -76,7 +75,6 @@ async def test_a_pair_comes_while_the_chat_goes_on(hub: FakeHub, home: Path) -> 
         await pulled(chat)
         await chat.shows("duo is ready: /model duo loads it.")
         assert client.disturbed == [True, False]
-        assert not chat.screen.query_one(Downloads).display
     assert (home / "models" / REPO / "target.gguf").stat().st_size == SIZE
 
 

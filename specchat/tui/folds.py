@@ -29,7 +29,7 @@ class Folds:
         """The stand-in for `text`; the same one if it was folded before."""
         number = next((n for n, known in self._texts.items() if known == text), len(self._texts) + 1)
         self._texts[number] = text
-        lines = text.count("\n") + 1
+        lines = len(text.splitlines())
         return f"[pasted {number}: {lines:,} {'line' if lines == 1 else 'lines'}, {len(text):,} characters]"
 
     def expand(self, text: str) -> str:

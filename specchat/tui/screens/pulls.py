@@ -1,7 +1,7 @@
 """`/pull`: pairs are fetched beside the chat.
 
 Contract: one pull at a time, in a process of low priority. While it runs nothing is learned from what the engine's
-passes take. Its end is only notified; stopping it keeps what came.
+passes take. Its end is only said; stopping it keeps what came.
 """
 
 from __future__ import annotations
@@ -90,15 +90,21 @@ class Pulls(TurnActions):
         self.pull = None
         if self._pull_clock is not None:
             self._pull_clock.stop()
-        self.query_one(Downloads).hide()
         self.session.set_disturbed(False)
+        downloads = self.query_one(Downloads)
         if pull.is_stopped:
+            downloads.hide()
             return
         name, error = pull.pair.name, pull.stream.error
         if error is None:
-            self.app.notify(f"{name} is ready: /model {name} loads it.", timeout=_TOLD, markup=False)
+            downloads.tell(f"{name} is ready: /model {name} loads it.", "$text-success")
         else:
-            self.app.notify(as_sentence(error), severity="error", timeout=_TOLD, markup=False)
+            downloads.tell(as_sentence(error), "$text-error")
+        self.set_timer(_TOLD, self._forget_end)
+
+    def _forget_end(self) -> None:
+        if self.pull is None:
+            self.query_one(Downloads).hide()
 
     async def stop_pull(self) -> str:
         """End what is being fetched. Raises SpecchatError where nothing is."""

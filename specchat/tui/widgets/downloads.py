@@ -25,10 +25,16 @@ class Downloads(Static):
     def show(self, name: str, overview: Overview) -> None:
         """Bring it up to date."""
         self.display = True
+        self.remove_class("-told")
         lines = [_head(name, overview)]
         files = [progress for progress in overview.files.values() if progress.phase is not Phase.DONE]
         lines += [_file(progress, overview) for progress in files[:_FILES]]
         self.update(Content("\n").join(lines))
+
+    def tell(self, sentence: str, style: str) -> None:
+        """Say how it ended; unlike a toast this covers nothing."""
+        self.add_class("-told")
+        self.update(Content.styled(clean(sentence), style))
 
     def hide(self) -> None:
         """Nothing is fetched any more."""

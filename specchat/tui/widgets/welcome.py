@@ -72,9 +72,7 @@ class Welcome(Vertical):
             yield Static(_DEMO, markup=False)
             for number, example in enumerate(EXAMPLES, start=1):
                 yield Static(self._example(number, example), classes="example")
-            yield Static(
-                self._sentence("For a pair worth talking to, quit and run ", "specchat pull", "."), classes="gap"
-            )
+            yield Static(self._sentence("For a pair worth talking to, type ", "/pull", "."), classes="gap")
         else:
             yield Static(self._pair(), id="pair")
         speculation = self._keys["toggle_speculation"]
