@@ -118,9 +118,11 @@ class SpecchatApp(App[None]):
         await self._leave(0)
 
     async def _leave(self, return_code: int) -> None:
-        if self._chat is not None:
-            await self._chat.wind_down()
-        self.exit(return_code=return_code)
+        try:
+            if self._chat is not None:
+                await self._chat.wind_down()
+        finally:  # whatever goes wrong meanwhile, whoever wants to leave can
+            self.exit(return_code=return_code)
 
     def _end_by_signal(self, number: int) -> None:
         self.run_worker(self._leave(128 + number), exit_on_error=False)
