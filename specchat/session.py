@@ -62,7 +62,8 @@ class Session:
     `messages` (the turns so far, without the system prompt) is an immutable tuple that may be replaced between
     replies: shorten it and `send` again to edit an earlier turn. `options` and `system_prompt` hold from the next
     reply on. `attachments` go out with the next message. `failure` is why the latest load failed, None if it did not.
-    `on_idle` is called, in a thread of its own, once the engine was closed because nobody used it.
+    `on_idle` is called, in a thread of its own, once the engine was closed because nobody used it; `on_death` when it
+    died meanwhile. The next `send` wakes another.
     """
 
     launch: Launch
@@ -72,6 +73,7 @@ class Session:
     attachments: tuple[Attachment, ...]
     failure: SpecchatError | None
     on_idle: Callable[[], None]
+    on_death: Callable[[EngineDied], None]
 
     def __init__(self, launch: Launch, client: Client | None = None) -> None:
         self.launch = launch
@@ -81,7 +83,9 @@ class Session:
         self.attachments = launch.attachments
         self.failure = None
         self.on_idle = lambda: None
+        self.on_death = lambda _: None
         self._client = client or Client()
+        self._client.on_death = self._died_unattended
         self._speculation = launch.settings.speculation
         self._stopping = threading.Event()
         self._idle = Idle(launch.idle_seconds, self._unload)
@@ -93,6 +97,10 @@ class Session:
     def _unload(self) -> None:
         self._client.close()
         self.on_idle()
+
+    def _died_unattended(self, death: EngineDied) -> None:
+        self._learn_from(death)
+        self.on_death(death)
 
     @property
     def info(self) -> EngineInfo | None:

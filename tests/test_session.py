@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
 
 import psutil
 import pytest
@@ -336,18 +339,34 @@ def test_the_third_death_while_loading_stops_the_retries(scripted: Callable[...,
     assert isinstance(session.failure, EngineDied)
 
 
-@pytest.mark.parametrize(("signal", "steps"), [("SIGKILL", 1), ("SIGSEGV", 0)])
+@pytest.mark.parametrize(("name", "steps"), [("SIGKILL", 1), ("SIGSEGV", 0)])
 def test_after_a_death_in_mid_reply_the_engine_comes_back_lower_only_if_memory_was_the_cause(
-    scripted: Callable[..., Session], signal: str, steps: int
+    scripted: Callable[..., Session], name: str, steps: int
 ) -> None:
     session = scripted("target.gguf", "draft.gguf")
-    with pytest.raises(EngineDied, match=signal):
-        answer(session.send(f"one two !die={signal}"))
+    with pytest.raises(EngineDied, match=name):
+        answer(session.send(f"one two !die={name}"))
     assert session.messages[-1].content.startswith("one two")
     assert answer(session.send("three")).answer == "three"
     assert session.info is not None
     assert session.info.steps_down == steps
     assert (session.info.draft is None) == bool(steps)
+
+
+@pytest.mark.parametrize(("number", "steps"), [(signal.SIGKILL, 1), (signal.SIGSEGV, 0)])
+def test_a_death_while_nobody_waits_is_told_and_the_engine_comes_back_lower_if_memory_was_the_cause(
+    scripted: Callable[..., Session], number: signal.Signals, steps: int
+) -> None:
+    session = scripted("target.gguf", "draft.gguf")
+    told: SimpleQueue[EngineDied] = SimpleQueue()
+    session.on_death = told.put
+    assert answer(session.send("one")).answer == "one"
+    assert session._client.pid is not None
+    os.kill(session._client.pid, number)
+    assert number.name in str(told.get(timeout=10))
+    assert answer(session.send("two")).answer == "two"
+    assert session.info is not None
+    assert session.info.steps_down == steps
 
 
 def test_asking_for_the_draft_brings_it_back_into_the_running_engine(scripted: Callable[..., Session]) -> None:

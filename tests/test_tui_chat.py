@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
@@ -10,12 +12,14 @@ from typing import Any
 
 import pytest
 from textual import events
+from textual.widget import Widget
 from textual.widgets import Markdown
 
 from specchat.engine.chat import Event, Finished, Message, Notice, Reading
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.tui.app import SpecchatApp
+from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.widgets.transcript import Transcript
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 from specchat.worker.client import EngineDied, EngineError
@@ -378,6 +382,17 @@ async def test_the_engines_death_keeps_the_partial_reply_and_the_next_message_re
         assert chat.client.loads == 2
 
 
+async def test_a_death_while_nobody_waits_is_said_and_the_next_message_restarts_the_engine() -> None:
+    async with chatting() as chat:
+        await chat.say("Once")
+        chat.client.die()
+        chat.client.on_death(EngineDied("it ended; its log is engine.log", Path("engine.log"), True))
+        await chat.shows("It ended; its log is engine.log", "models unloaded")
+        await chat.say("Twice")
+        assert chat.client.loads == 2
+        assert [message.content for message in chat.session.messages][2] == "Twice"
+
+
 async def test_a_message_that_got_no_answer_comes_back_to_the_box() -> None:
     async with chatting(ScriptedClient(died(""))) as chat:
         await chat.say("precious words")
@@ -534,6 +549,27 @@ async def test_quitting_in_the_middle_of_a_reply_leaves_no_thread_behind(way: st
 
 
 # ---- looks
+
+
+@pytest.mark.parametrize("early", [True, False])
+async def test_a_signal_ends_it_at_any_moment_and_whatever_fails(early: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    app = SpecchatApp(session(ScriptedClient()))
+    compose = ChatScreen.compose
+
+    def end_while_composing(screen: ChatScreen) -> Iterator[Widget]:
+        app._end_by_signal(signal.SIGTERM)
+        yield from compose(screen)
+
+    async def fail(_: ChatScreen) -> None:
+        raise RuntimeError
+
+    if early:
+        monkeypatch.setattr(ChatScreen, "compose", end_while_composing)
+    else:
+        monkeypatch.setattr(ChatScreen, "wind_down", fail)
+        asyncio.get_running_loop().call_later(0.5, app._end_by_signal, signal.SIGTERM)
+    await asyncio.wait_for(app.run_async(headless=True), 10)
+    assert app.return_code == 128 + signal.SIGTERM
 
 
 @pytest.mark.parametrize("size", [(200, 50), (100, 30), (80, 24), (60, 20), (40, 12), (20, 8)])

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 
 import psutil
 import pytest
@@ -266,6 +267,21 @@ def test_a_death_in_mid_reply_keeps_what_came_and_another_engine_can_be_loaded(
 def test_a_death_while_loading_is_told(client: Client) -> None:
     with pytest.raises(EngineDied, match="SIGKILL"):
         load(client, Path("deadly.gguf"))
+
+
+def test_a_death_that_nobody_waits_for_is_told_once_and_one_that_somebody_hears_of_is_not(loaded: Client) -> None:
+    told: SimpleQueue[EngineDied] = SimpleQueue()
+    loaded.on_death = told.put
+    os.kill(pid_of(loaded), signal.SIGKILL)
+    death = told.get(timeout=10)
+    assert death.memory_suspected
+    assert "SIGKILL" in str(death)
+    load(loaded)
+    with pytest.raises(EngineDied):
+        list(stream(loaded, "!die=SIGKILL"))
+    load(loaded)
+    loaded.close()
+    assert told.empty()
 
 
 def test_a_death_while_idle_is_noticed_at_once(loaded: Client) -> None:

@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
@@ -81,10 +81,14 @@ _Delivery: TypeAlias = Answer | EngineError  # an EngineError is the last thing 
 
 
 class _Child:
-    """One process, the thread that reads its answers, and the queues of those who wait for them."""
+    """One process, the thread that reads its answers, and the queues of those who wait for them.
 
-    def __init__(self) -> None:
+    `unattended` is told of a death that nobody is waiting to hear of.
+    """
+
+    def __init__(self, unattended: Callable[[EngineDied], None]) -> None:
         self.log = _new_log()
+        self._unattended = unattended
         self._oom_kills = autopsy.oom_kills()
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
@@ -150,8 +154,11 @@ class _Child:
         end = self._autopsy(self._wait(_DYING))
         with self._lock:
             self._end = end
-            for queue in self._waiting.values():
+            waiting = tuple(self._waiting.values())
+            for queue in waiting:
                 queue.put(end)
+        if not waiting and isinstance(end, EngineDied):
+            self._unattended(end)
 
     def _autopsy(self, status: int | None) -> EngineError:
         if self._closing:
@@ -187,9 +194,15 @@ def _is_last(answer: Answer) -> bool:
 
 
 class Client:
-    """One engine process at a time."""
+    """One engine process at a time.
+
+    `on_death` is called, in a thread of its own, when the process dies while nobody waits for it: no call raises then.
+    """
+
+    on_death: Callable[[EngineDied], None]
 
     def __init__(self) -> None:
+        self.on_death = lambda _: None
         self._lock = threading.Lock()  # guards _child
         self._child: _Child | None = None
         self._numbers = itertools.count(1)
@@ -223,7 +236,7 @@ class Client:
         """
         with self._lock:
             if self._child is None or not self._child.alive:
-                self._child = _Child()
+                self._child = _Child(lambda death: self.on_death(death))
             child = self._child
         child.info = None
         request = Load(next(self._numbers), target, draft, draft_required, settings, child.log, steps_down)

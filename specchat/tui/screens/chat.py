@@ -6,7 +6,9 @@ what is done with one turn of the conversation in `screens.turns`; what plays th
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import suppress
 from dataclasses import replace
 from typing import ClassVar, Final
 
@@ -31,14 +33,16 @@ from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.help import HelpScreen
 from specchat.tui.screens.pulls import Pulls
 from specchat.tui.screens.races import Races
-from specchat.tui.text import capitalised, one_line
+from specchat.tui.text import as_sentence, capitalised, one_line
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.transcript import Transcript
 from specchat.tui.widgets.welcome import EXAMPLES, Example, Welcome
+from specchat.worker.client import EngineDied
 
 _QUIT_WINDOW: Final = 2.0  # seconds within which a second Ctrl+C quits
 _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
+_BEGINNING: Final = 5.0  # seconds that the first picture of a long conversation may take
 _NARROW: Final = 80  # columns below which the panel would leave the conversation too little
 # What the next round will use once this was asked for; "" where only the engine knows.
 _DRAFTER: Final = {Mode.DRAFT: "draft", Mode.NGRAM: "ngram", Mode.OFF: "plain", Mode.AUTO: ""}
@@ -51,7 +55,11 @@ class ChatScreen(Races, Pulls):
     AUTO_FOCUS = "#prompt"
 
     class Unloaded(Message):
-        """The engine gave its memory back: nobody had used it for a while."""
+        """The engine gave its memory back: nobody had used it for a while, or it died (`why` says of what)."""
+
+        def __init__(self, why: str = "") -> None:
+            super().__init__()
+            self.why = why
 
     def __init__(
         self,
@@ -69,6 +77,7 @@ class ChatScreen(Races, Pulls):
         self.commands = CommandRunner(self, opener)
         self.last_on = Speculation()
         self._quit_armed = float("-inf")
+        self._begun = asyncio.Event()
 
     def compose(self) -> ComposeResult:
         with Horizontal(id="main"):
@@ -88,17 +97,22 @@ class ChatScreen(Races, Pulls):
         for sentence in filter(None, (self._warning, capitalised(aside.sentence) if aside else "")):
             await self.transcript.add_notice(sentence, "failure")
         self.session.on_idle = self._say_unloaded
+        self.session.on_death = self._say_unloaded
         if self.session.info is None:
             self.load()
         self.show_state()
         if self._choose:
             self.action_conversations()
+        self._begun.set()
 
-    def _say_unloaded(self) -> None:
-        self.post_message(self.Unloaded())
+    def _say_unloaded(self, death: EngineDied | None = None) -> None:
+        self.post_message(self.Unloaded(as_sentence(death) if death else ""))
 
     async def wind_down(self) -> None:
         """Stop the reply, put what is on the screen on disk, and show nothing more."""
+        # A signal may come first; leaving a screen that is half there would end in a traceback.
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._begun.wait(), _BEGINNING)
         self.session.stop()
         await self.play.wind_down()
         if self.pull is not None:
@@ -139,6 +153,11 @@ class ChatScreen(Races, Pulls):
         return labels | {"new": "", "conversations": "", "command_palette": "", "quit": ""}
 
     @on(Unloaded)
+    async def _unloaded(self, event: Unloaded) -> None:
+        if event.why:
+            await self.transcript.add_notice(event.why, "failure")
+        self.show_state()
+
     @on(Transcript.Moved)
     @on(events.DescendantFocus)
     def _other_hints(self) -> None:
