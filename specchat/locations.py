@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -20,7 +21,7 @@ HOME_VARIABLE: Final = "SPECCHAT_HOME"
 def home() -> Path | None:
     """The folder `SPECCHAT_HOME` names, or None where it is unset or empty."""
     value = os.environ.get(HOME_VARIABLE)
-    return Path(value).expanduser().absolute() if value else None
+    return expanded(value).absolute() if value else None
 
 
 def _platform() -> PlatformDirs:
@@ -102,6 +103,27 @@ def all_locations() -> Mapping[str, Path]:
         "logs": logs_dir(),
         "cache": cache_dir(),
     }
+
+
+def expanded(path: Path | str) -> Path:
+    """A path as people write it, with `~` for their home folder; `~name` of a user there is none stays as it is."""
+    with suppress(RuntimeError):
+        return Path(path).expanduser()
+    return Path(path)
+
+
+def is_file(path: Path) -> bool:
+    """Whether a file is there. Unlike pathlib's this never raises: text that was typed may be no path at all."""
+    with suppress(OSError, ValueError):  # a name longer than any file's, a folder that may not be looked into
+        return path.is_file()
+    return False
+
+
+def exists(path: Path) -> bool:
+    """Whether anything is there; see `is_file`."""
+    with suppress(OSError, ValueError):
+        return path.exists()
+    return False
 
 
 def tilde(path: Path | str) -> str:

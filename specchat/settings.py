@@ -99,7 +99,7 @@ def _memory(value: object) -> object:
 def _folders(value: object) -> object:
     if not isinstance(value, list) or not all(isinstance(entry, str) and entry for entry in value):
         raise ValueError('a list of folders such as ["~/models"]')
-    return tuple(Path(entry).expanduser() for entry in value)
+    return tuple(locations.expanded(entry) for entry in value)
 
 
 def _keys(value: object) -> object:

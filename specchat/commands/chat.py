@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import os
 import sys
-from pathlib import Path
 from typing import Any
 
 import click
@@ -97,11 +96,12 @@ def no_terminal() -> str:
 
 def _check(name: str) -> None:
     """Say what is wrong with the one word that was typed before saying anything else."""
+    from specchat import locations
     from specchat.cli import COMMANDS
     from specchat.pairs import catalog
 
     if is_path(name):
-        if not Path(name).expanduser().exists():
+        if not locations.exists(locations.expanded(name)):
             raise SpecchatError(f"there is no file {name}")
         return
     known = catalog.load()

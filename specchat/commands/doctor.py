@@ -138,7 +138,7 @@ def _path(known: Catalog, library: Library, text: str) -> Path:
         if status.state not in (State.READY, State.UNCHECKED):
             raise not_here(status, known.users(known.files[text])[0])
         return library.path(known.files[text])
-    path = Path(text).expanduser()
-    if not path.is_file():
+    path = locations.expanded(text)
+    if not locations.is_file(path):
         raise SpecchatError(f"there is no file {text}, and no model of that name in the catalogue")
     return path

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import click
 
-from specchat import settings, state, texts
+from specchat import locations, settings, state, texts
 from specchat.commands import console, drafts, fitting
 from specchat.commands.options import Options, is_path
 from specchat.engine.chat import ReplyOptions
@@ -143,7 +143,7 @@ def _usual(known: Catalog, library: Library) -> str:
     last = state.load().last_opened
     if last is not None:
         pair = known.pairs.get(last)
-        if library.installed(pair) if pair else Path(last).is_file():
+        if library.installed(pair) if pair else locations.is_file(Path(last)):
             return last
     here = [pair.name for pair in known.pairs.values() if pair.name != DEMO and library.installed(pair)]
     if len(here) > 1:
@@ -180,8 +180,8 @@ def offering(launch: Launch) -> Launch:
 
 
 def _existing(path: Path) -> Path:
-    found = path.expanduser().absolute()
-    if not found.exists():
+    found = locations.expanded(path).absolute()
+    if not locations.exists(found):
         raise SpecchatError(f"there is no file {path}")
     return found
 
@@ -210,4 +210,4 @@ def _first(*values: Any) -> Any:
 
 def attachment(path: Path) -> Attachment:
     """The text file at `path`. Raises SpecchatError if it is missing or is no text."""
-    return Attachment(path.name, texts.read(path.expanduser(), str(path)))
+    return Attachment(path.name, texts.read(locations.expanded(path), str(path)))

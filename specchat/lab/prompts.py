@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from specchat import locations
 from specchat.errors import SpecchatError
 
 SEPARATOR: Final = "---"
@@ -109,7 +110,7 @@ def from_file(path: Path) -> tuple[Prompt, ...]:
     Raises SpecchatError for a file that cannot be read or has none.
     """
     try:
-        lines = path.expanduser().read_text("utf-8-sig").splitlines()
+        lines = locations.expanded(path).read_text("utf-8-sig").splitlines()
     except FileNotFoundError:
         raise SpecchatError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from specchat import locations
 from specchat.pairs.catalog import HubSource, ModelFile, Part, is_sha256
 from specchat.pairs.library import Library, State, Step, hash_file
 
@@ -60,8 +61,8 @@ def places(model_dirs: Iterable[Path] = ()) -> tuple[Place, ...]:
         # Where Ollama's Linux installer puts the service's own.
         Place("Ollama", Path("/usr/share/ollama/.ollama/models")),
         Place("llama.cpp", _from_env("LLAMA_CACHE", cache / "llama.cpp")),
-        Place("hub cache", Path(hub).expanduser()),
-        *(Place("model_dirs", folder.expanduser()) for folder in model_dirs),
+        Place("hub cache", locations.expanded(hub)),
+        *(Place("model_dirs", locations.expanded(folder)) for folder in model_dirs),
     )
 
 
@@ -81,7 +82,7 @@ def _cache_folder(home: Path) -> Path:
 
 def _from_env(variable: str, default: Path) -> Path:
     value = os.environ.get(variable)
-    return Path(value).expanduser() if value else default
+    return locations.expanded(value) if value else default
 
 
 def search(where: Iterable[Place]) -> tuple[Found, ...]:

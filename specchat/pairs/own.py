@@ -35,9 +35,9 @@ def source(reference: str) -> Source:
     """What `hf:OWNER/REPO/FILE.gguf` or the path of a GGUF file names. Raises SpecchatError."""
     if reference.startswith("hf:"):
         return hub_source(reference)
-    path = Path(reference).expanduser()
+    path = locations.expanded(reference)
     if obstacle := magic.obstacle(path):
-        hint = "" if path.exists() else "; a file on the hub is written hf:OWNER/REPO/FILE.gguf"
+        hint = "" if locations.exists(path) else "; a file on the hub is written hf:OWNER/REPO/FILE.gguf"
         raise SpecchatError(f"{obstacle}{hint}")
     return PathSource(path.absolute())
 

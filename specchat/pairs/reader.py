@@ -161,7 +161,7 @@ def _source(kind: str, table: _Table) -> Source:
                 return WheelSource(*(table.need(key, str) for key in ("package", "version", "member")))
         case "path":
             # A relative path starts at the folder of the file it is written in.
-            return PathSource(table.source.parent / Path(table.need("path", str)).expanduser())
+            return PathSource(table.source.parent / locations.expanded(table.need("path", str)))
         case _:
             layers = table.get("prune_layers", list) or []
             if not all(isinstance(n, int) and not isinstance(n, bool) and n >= 0 for n in layers):

@@ -6,6 +6,7 @@ Contract: `find` reads the files it names and nothing else; a file that is no te
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
@@ -27,8 +28,8 @@ def find(text: str) -> tuple[Attachment, ...]:
     found = []
     for match in _MENTION.finditer(text):
         named = match[1] or match[2].rstrip(".,;:!?)")
-        path = Path(named).expanduser()
-        if path.is_file():
+        path = locations.expanded(named)
+        if locations.is_file(path):
             found.append(read(path))
         elif match[1] or "/" in named:
             raise AttachError(f"There is no file {one_line(named, 80)}.")
@@ -50,16 +51,19 @@ def read(path: Path) -> Attachment:
 
 def paths(prefix: str, limit: int = 8) -> tuple[str, ...]:
     """Files and folders that `prefix` could become, folders with a slash, hidden ones only if asked for."""
-    path = Path(prefix or ".").expanduser()
+    path = locations.expanded(prefix or ".")
     folder, start = (path, "") if prefix.endswith("/") or not prefix else (path.parent, path.name)
     head = prefix[: len(prefix) - len(start)] if start else prefix
     try:
-        entries = sorted(folder.iterdir(), key=lambda entry: entry.name.lower())
+        found = [entry for entry in folder.iterdir() if entry.name.lower().startswith(start.lower())]
     except OSError:
         return ()
-    names = [
-        head + entry.name + ("/" if entry.is_dir() else "")
-        for entry in entries
-        if entry.name.lower().startswith(start.lower()) and (start.startswith(".") or not entry.name.startswith("."))
-    ]
-    return tuple(names[:limit])
+    wanted = [entry for entry in found if start.startswith(".") or not entry.name.startswith(".")]
+    first = sorted(wanted, key=lambda entry: entry.name.lower())[:limit]
+    return tuple(head + entry.name + ("/" if _is_folder(entry) else "") for entry in first)
+
+
+def _is_folder(path: Path) -> bool:
+    with suppress(OSError):  # a link to where nobody may look
+        return path.is_dir()
+    return False

@@ -7,11 +7,10 @@ fails raises `CommandError`, or another SpecchatError, and has changed nothing.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from pathlib import Path
 from typing import TypeVar
 
 from specchat.history import to_json, to_markdown
-from specchat.locations import tilde
+from specchat.locations import expanded, tilde
 from specchat.tui.actions import Command
 from specchat.tui.invocation import CommandError, whole
 from specchat.tui.model_commands import ModelCommands
@@ -94,7 +93,7 @@ class CommandRunner(ModelCommands):
             text = to_json(conversation, journal.store.tree(conversation.id), path)
         else:
             text = to_markdown(conversation, path)
-        target = Path(file or f"specchat-{conversation.id}.{kind}").expanduser()
+        target = expanded(file or f"specchat-{conversation.id}.{kind}")
         try:
             with target.open("x", encoding="utf-8") as out:
                 out.write(text)

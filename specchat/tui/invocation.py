@@ -10,6 +10,7 @@ import re
 from pathlib import Path
 
 from specchat.errors import SpecchatError
+from specchat.locations import exists
 from specchat.tui.actions import COMMANDS, Command, find_command
 
 
@@ -25,7 +26,7 @@ def invocation(text: str) -> tuple[Command, str] | None:
     name, argument = match[1], match[2] or ""
     command = find_command(name)
     if command is None:
-        if name and Path(f"/{name}").exists():
+        if name and exists(Path(f"/{name}")):
             return None
         raise CommandError(f"There is no command /{name}." + _suggestion(name))
     if argument and not command.argument:
