@@ -132,7 +132,7 @@ class AdaptivePolicy:
     # Share of plain time that may go into judging an idle draft; it shrinks with each verdict that changes nothing.
     JUDGING: Final = 0.015
     LEAST_JUDGING: Final = 0.005
-    SHRINKING: Final = 0.7
+    SHRINKING: Final = 0.85
     ENOUGH: Final = 12  # tokens that are worth a judgement
     CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
     EVIDENCE: Final = 60.0  # judged tokens
