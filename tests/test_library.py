@@ -213,6 +213,25 @@ def test_a_pair_that_is_only_partly_here_keeps_nothing_from_removal(library: Lib
     assert library.remove(catalog_of(one, other), one).kept == ()
 
 
+@pytest.mark.parametrize("state", [State.UNCHECKED, State.PARTIAL, State.DAMAGED])
+def test_a_shared_draft_stays_for_a_pair_that_is_not_quite_ready(library: Library, state: State) -> None:
+    big, large, draft = (hub_file(name) for name in ("big", "large", "draft"))
+    one, other = Pair("one", big, draft), Pair("other", large, draft)
+    for file in (big, large, draft):
+        install(library, file, CONTENT)
+    path = library.path(large)
+    match state:
+        case State.UNCHECKED:
+            os.utime(path, (1, 1))
+        case State.PARTIAL:
+            path.rename(path.with_name(f"{path.name}.0123456789ab.part"))
+        case _:
+            path.write_bytes(CONTENT[:-1])
+    assert library.status(large).state is state
+    assert [file.name for file, _ in library.remove(catalog_of(one, other), one).kept] == ["draft"]
+    assert library.status(draft).state is State.READY
+
+
 def test_removing_takes_unfinished_downloads_along(library: Library) -> None:
     file = hub_file("a")
     path = library.install_path(file.parts[0])

@@ -277,8 +277,8 @@ class Library:
         return path.with_name(f"{path.name}.lock")
 
     def removal(self, catalog: Catalog, pair: Pair) -> Removal:
-        """What removing `pair` would delete: its files that no other installed pair needs, and their bases."""
-        others = [p for p in catalog.pairs.values() if p.name != pair.name and self.installed(p)]
+        """What removing `pair` would delete: its files that no other pair here needs, and their bases."""
+        others = [p for p in catalog.pairs.values() if p.name != pair.name and self._is_here(p)]
         keepers = {file.name: other.name for other in others for file in catalog.needed(other)}
         delete: list[Path] = []
         kept = []
@@ -288,6 +288,10 @@ class Library:
             elif not isinstance(file.source, PathSource):
                 delete += self._removable(file)
         return Removal(tuple(delete), sum(path.stat().st_size for path in delete), tuple(kept))
+
+    def _is_here(self, pair: Pair) -> bool:
+        """Whether something of its every file is here: still coming, or changed since its check, counts too."""
+        return all(self.status(file).state is not State.MISSING for file in pair.files)
 
     def remove(self, catalog: Catalog, pair: Pair) -> Removal:
         """Delete what `removal` says, records and empty folders too.
