@@ -276,6 +276,13 @@ def test_the_catalogues_hash_verifies_where_the_hub_gives_none(bench: Bench) -> 
     bench.assert_whole("target.gguf")
 
 
+def test_an_entry_with_another_size_than_the_hubs_is_said_before_the_first_byte(bench: Bench) -> None:
+    file = ModelFile("t", HubSource(REPO, (Shard("target.gguf", SIZE - 1),)), SIZE - 1)
+    with pytest.raises(SpecchatError, match=r"has 400,000 bytes, but \[files.t\] of the catalogue says 399,999"):
+        bench.pull(Pair("wrong", file, None))
+    assert not bench.hub.requests("GET")
+
+
 def test_what_cannot_be_verified_is_not_fetched(bench: Bench, solo: Pair) -> None:
     bench.hub.knobs.etag = "0123456789abcdef0123456789abcdef01234567"
     with pytest.raises(SpecchatError, match="gives no sha256"):

@@ -112,6 +112,12 @@ def _check(wanted: Wanted, remote: Remote) -> None:
             f"to use the new one, add it under a name of your own: specchat pull --name NAME "
             f"--target hf:{wanted.repo}/{wanted.path}"
         )
+    size = wanted.part.bytes
+    if size is not None and size != remote.size:
+        raise SpecchatError(
+            f"{wanted.path} in {wanted.repo} has {remote.size:,} bytes, but [files.{wanted.file.name}] of the "
+            f"catalogue says {size:,}, so it would never count as whole: correct bytes there, or leave it out"
+        )
 
 
 def pause(around: Circumstances, base: Progress, error: HubError, attempt: int, say: Say) -> None:
