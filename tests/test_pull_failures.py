@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
@@ -179,6 +180,30 @@ def test_what_a_server_says_is_quoted_without_the_token_and_without_control_char
     assert asked.quoted(f"no \x1b[31m{TOKEN}\n!") == "no [31m*** !"
 
 
+@pytest.mark.parametrize(
+    ("knobs", "token"),
+    [
+        (Knobs(gated_for={"x"}), None),
+        (Knobs(gated_for={"x"}), TOKEN),
+        (Knobs(valid_tokens={"x"}), TOKEN),
+        (Knobs(unavailable=9), None),
+        (Knobs(limited=9), None),
+        (Knobs(captive="page"), None),
+    ],
+)
+def test_a_mirrors_password_is_in_no_sentence(hub: FakeHub, knobs: Knobs, token: str | None) -> None:
+    hub.knobs = knobs
+    url = hub.url.replace("//", "//me:pa55word@")
+    for repo, path in ((REPO, FILE), (REPO, "nothing.gguf"), ("no/where", FILE)):
+        assert "pa55word" not in str(failure(partial(client(url, token).ask, repo, path)))
+
+
+@pytest.mark.parametrize("endpoint", ["me:pa55word@hub.example", "ftp://me:pa55word@x", "http://me:pa55word@[::1"])
+def test_a_password_in_what_is_no_address_is_in_no_sentence_either(endpoint: str) -> None:
+    assert "pa55word" not in str(failure(lambda: client(endpoint).ask(REPO, FILE)))
+    assert "pa55word" not in client(endpoint).host
+
+
 def test_no_secret_shows_in_the_values() -> None:
     assert TOKEN not in repr(client("https://hub.example", TOKEN))
     assert TOKEN not in repr(Asked("https://hub.example", REPO, FILE, None, TOKEN))
@@ -189,7 +214,8 @@ def test_retry_after_is_read_in_all_its_forms() -> None:
     assert failures.retry_after({"Retry-After": "7"}) == 7
     date = email.utils.formatdate(time.time() + 100, usegmt=True)
     assert failures.retry_after({"Retry-After": date}) == pytest.approx(100, abs=3)
-    assert failures.retry_after({"Retry-After": "soon"}) is None
+    for nonsense in ("soon", "²"):
+        assert failures.retry_after({"Retry-After": nonsense}) is None
     assert failures.retry_after({"RateLimit": '"api";r=0;t=55'}) == 55
     assert failures.retry_after({"RateLimit": '"api";r=3;t=55'}) is None
     assert failures.retry_after({}) is None

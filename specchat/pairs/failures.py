@@ -27,6 +27,9 @@ from specchat.errors import SpecchatError
 _EXHAUSTED: Final = re.compile(r";\s*r\s*=\s*0\s*;\s*t\s*=\s*(\d+)")
 
 
+_LOGIN: Final = re.compile(r"^([a-z][a-z0-9+.-]*://)?[^/?#]*@", re.IGNORECASE)
+
+
 class HubError(SpecchatError):
     """A request that failed: what is wrong, and what a person can do about it.
 
@@ -44,7 +47,7 @@ class HubError(SpecchatError):
 class Asked:
     """What was asked, and of whom: the material of every sentence."""
 
-    endpoint: str
+    endpoint: str  # without a password
     repo: str
     path: str
     revision: str | None
@@ -70,7 +73,16 @@ class Asked:
 
 def host_of(url: str) -> str:
     """Host and port of an address; never the user and password that may stand before them."""
-    return urlsplit(url).netloc.rpartition("@")[2] or url
+    public = without_login(url)
+    try:
+        return urlsplit(public).netloc or public
+    except ValueError:  # it is no address
+        return public
+
+
+def without_login(url: str) -> str:
+    """The address without the user and password that may stand before its host."""
+    return _LOGIN.sub(r"\1", url)
 
 
 def refused(asked: Asked, response: httpx2.Response) -> HubError:
@@ -213,7 +225,7 @@ def _proxy(url: str) -> str:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds the server wants to be left alone: Retry-After (seconds or a date) or the hub's RateLimit."""
     value = headers.get("Retry-After", "").strip()
-    if value.isdigit():
+    if value.isdecimal():
         return float(value)
     if value:
         try:

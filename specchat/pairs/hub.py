@@ -103,7 +103,7 @@ class Hub:
         etag = headers.get(constants.HUGGINGFACE_HEADER_X_LINKED_ETAG) or headers.get("ETag") or ""
         size = headers.get(constants.HUGGINGFACE_HEADER_X_LINKED_SIZE) or headers.get("Content-Length") or ""
         version = etag.removeprefix("W/").strip('"')
-        if not commit or not version or not size.isdigit():
+        if not commit or not version or not size.isdecimal():
             raise failures.unlike_a_hub(asked, str(response.url))
         return Remote(repo, path, commit, int(size), version, version if _SHA256.fullmatch(version) else None)
 
@@ -178,11 +178,12 @@ class Hub:
         return headers
 
     def _asked(self, repo: str, path: str, revision: str | None) -> Asked:
-        asked = Asked(self.endpoint, repo, path, revision, self.token, self.token_from)
+        public = failures.without_login(self.endpoint)
+        asked = Asked(public, repo, path, revision, self.token, self.token_from)
         if self.offline:
             raise _offline()
         if not _is_address(self.endpoint):
-            raise HubError(f"{self.endpoint!r} in HF_ENDPOINT is not a web address such as https://huggingface.co")
+            raise HubError(f"{public!r} in HF_ENDPOINT is not a web address such as https://huggingface.co")
         if self.token and not (self.token.isascii() and self.token.isprintable()):
             raise HubError(f"the token {self.token_from} holds characters that no token has", "copy it again")
         return asked
