@@ -94,6 +94,30 @@ def test_nothing_to_do_is_said_offline_without_loading_a_client(hub: FakeHub, mo
     assert not hub.log
 
 
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_gives_the_cursor_back_and_keeps_the_parts(
+    env: Path, hub: FakeHub, number: signal.Signals, status: int
+) -> None:
+    hub.knobs.pace = SIZE / 20
+    parent, child = pty.openpty()
+    process = subprocess.Popen(
+        [*COMMAND, "pull", "duo"], stdout=child, stderr=child, env={**os.environ, "TERM": "xterm"}
+    )
+    os.close(child)
+    written, sent = b"", False
+    with contextlib.suppress(OSError):
+        while chunk := os.read(parent, 4096):
+            written += chunk
+            if not sent and b"\x1b[?25l" in written and list((env / "models").rglob("*.part")):
+                process.send_signal(number)
+                sent = True
+    os.close(parent)
+    assert process.wait(20) == status
+    assert written.rindex(b"\x1b[?25h") > written.rindex(b"\x1b[?25l")
+    assert b"Traceback" not in written
+    assert list((env / "models").rglob("*.part"))
+
+
 def test_a_terminal_gets_one_redrawn_block() -> None:
     parent, child = pty.openpty()
     process = subprocess.Popen(

@@ -6,9 +6,11 @@ elsewhere each new thing being done is one plain line.
 
 from __future__ import annotations
 
+import signal
 import sys
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final
 
 from specchat.pairs.library import Step
@@ -39,6 +41,20 @@ def age(seconds: float) -> str:
             count = int(seconds // length)
             return f"{count} {unit}{'s' if count > 1 else ''} ago"
     return "just now"
+
+
+@contextmanager
+def unwinding() -> Iterator[None]:
+    """SIGTERM ends what is inside through every `finally`, as Ctrl+C does: a hidden cursor comes back."""
+
+    def leave(number: int, _: object) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def say(sentences: Iterable[str]) -> None:

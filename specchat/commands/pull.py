@@ -16,7 +16,7 @@ from rich.text import Text
 
 from specchat import locations, offers, settings
 from specchat.commands import download_view
-from specchat.commands.console import columns
+from specchat.commands.console import columns, unwinding
 from specchat.commands.options import PairName
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog as catalogs
@@ -70,7 +70,8 @@ def _pull(catalog: Catalog, library: Library, pairs: Sequence[Pair], force: bool
     overview = Overview()
     events = pulling.pull(catalog, library, pairs, places=places, force=force)
     try:
-        download_view.show(events, console, overview)
+        with unwinding():
+            download_view.show(events, console, overview)
     except KeyboardInterrupt:
         came = f"{format_bytes(overview.done)} of {format_bytes(overview.total)} are here; " if overview.plan else ""
         click.echo(f"stopped: {came}the same command goes on from there", err=True)
@@ -92,7 +93,7 @@ def _add_own(
     if names or target is None or name is None:
         raise click.UsageError("a pair of your own takes --target, --name and, if it has one, --draft; no PAIR")
     pair = own.make_pair(catalog, name, target, draft, _asker())
-    own.add(catalog, pair)
+    own.add(pair)
     click.echo(f"{pair.name} is in {locations.tilde(locations.user_catalog_file())}")
     catalog = catalogs.load()
     return catalog, catalog.pair(pair.name)

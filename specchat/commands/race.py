@@ -55,7 +55,7 @@ def run(rig: Rig, prompt: str, mode: str, options: ReplyOptions, as_json: bool) 
 
 def _watch(rig: Rig, plain: Lane, other: Lane, left: Iterator[Lane], right: Iterator[Lane]) -> None:
     screen = Console()
-    with Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
+    with console.unwinding(), Live(console=screen, auto_refresh=False, vertical_overflow="crop") as live:
         drawn = 0.0
         for _ in left:
             if time.monotonic() - drawn >= _REDRAW:
