@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tomllib
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -150,7 +151,7 @@ def test_an_entry_pins_what_the_hub_says_and_reads_back(shipped: Catalog, tmp_pa
     file = tmp_path / "models.toml"
     file.write_text('# mine\n[files."x"]\npath = "y.gguf"\n')
     pair = own.make_pair(shipped, "mine", "hf:a/b/big-00001-of-00002.gguf", "hf:a/b/c.gguf", ask)
-    own.add(shipped, pair, file)
+    own.add(pair, file)
     assert file.read_text().startswith("# mine\n")
     read = catalogs.load(file).pair("mine")
     assert read == pair
@@ -163,7 +164,7 @@ def test_a_file_of_the_catalogue_is_not_entered_twice(shipped: Catalog, tmp_path
     known = shipped.files["qwen3-0.6b-q8_0"]
     pair = own.make_pair(shipped, "mine", "hf:a/b/c.gguf", "hf:Qwen/Qwen3-0.6B-GGUF/Qwen3-0.6B-Q8_0.gguf", ask)
     assert pair.draft == known
-    own.add(shipped, pair, tmp_path / "models.toml")
+    own.add(pair, tmp_path / "models.toml")
     assert list(tomllib.loads((tmp_path / "models.toml").read_text())["files"]) == ["mine-target"]
 
 
@@ -171,7 +172,7 @@ def test_local_files_are_named_where_they_are(shipped: Catalog, tmp_path: Path) 
     path = tmp_path / 'odd "name" ä.gguf'
     path.write_bytes(b"GGUF....")
     pair = own.make_pair(shipped, "local", str(path), None, ask)
-    own.add(shipped, pair, tmp_path / "models.toml")
+    own.add(pair, tmp_path / "models.toml")
     read = catalogs.load(tmp_path / "models.toml").pair("local")
     assert read.target.source == PathSource(path)
     assert read.draft is None
@@ -181,11 +182,33 @@ def test_adding_the_same_again_changes_nothing(tmp_path: Path) -> None:
     file = tmp_path / "models.toml"
     for _ in range(2):
         catalog = catalogs.load(file)
-        own.add(catalog, own.make_pair(catalog, "mine", "hf:a/b/c.gguf", None, ask), file)
+        own.add(own.make_pair(catalog, "mine", "hf:a/b/c.gguf", None, ask), file)
         text = file.read_text()
     assert text.count("[pairs.") == 1
     with pytest.raises(SpecchatError, match="already"):
         own.make_pair(catalogs.load(file), "mine", "hf:a/b/other.gguf", None, ask)
+
+
+def test_a_name_that_was_taken_meanwhile_is_refused_and_the_file_stays_whole(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    before = catalogs.load(file)
+    first, second = (own.make_pair(before, "mine", f"hf:a/b/{which}.gguf", None, ask) for which in "cd")
+    own.add(first, file)
+    text = file.read_text()
+    with pytest.raises(SpecchatError, match="a pair called mine already"):
+        own.add(second, file)
+    assert file.read_text() == text
+    own.add(replace(second, name=own.free_name(catalogs.load(file), "mine"), target=first.target), file)
+    assert {"mine", "mine-2"} <= set(catalogs.load(file).pairs)
+
+
+def test_many_who_add_at_once_lose_no_entry(tmp_path: Path) -> None:
+    file = tmp_path / "models.toml"
+    before = catalogs.load(file)
+    pairs = [own.make_pair(before, f"mine{n}", f"hf:a/b/c{n}.gguf", None, ask) for n in range(8)]
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(lambda pair: own.add(pair, file), pairs))
+    assert {pair.name for pair in pairs} <= set(catalogs.load(file).pairs)
 
 
 @pytest.mark.parametrize(
@@ -208,4 +231,4 @@ def test_a_config_folder_that_cannot_be_written_is_said(shipped: Catalog, tmp_pa
     (tmp_path / "file").write_text("")
     pair = replace(own.make_pair(shipped, "mine", "hf:a/b/c.gguf", None, ask))
     with pytest.raises(SpecchatError, match="cannot write"):
-        own.add(shipped, pair, tmp_path / "file" / "models.toml")
+        own.add(pair, tmp_path / "file" / "models.toml")

@@ -48,7 +48,7 @@ def command(name: str | None, minutes: float, called: str | None, draft: Path | 
     launch = opening.launch(Options.among(given), name)
     known, library = catalog.load(), Library.default()
     pair = _pair(known, launch, called)
-    _make(launch, known, library, pair, minutes)
+    _make(launch, library, pair, minutes)
 
 
 def _pair(known: Catalog, launch: Launch, called: str | None) -> Pair:
@@ -69,7 +69,7 @@ def _no_hub(repo: str, path: str, revision: str | None) -> tuple[str, int, str |
     raise AssertionError((repo, path, revision))  # a path is never asked for
 
 
-def _make(launch: Launch, known: Catalog, library: Library, pair: Pair, minutes: float) -> None:
+def _make(launch: Launch, library: Library, pair: Pair, minutes: float) -> None:
     from specchat.commands import console
     from specchat.lab import make_draft, rig
 
@@ -85,7 +85,7 @@ def _make(launch: Launch, known: Catalog, library: Library, pair: Pair, minutes:
             if search.best is not None and search.best.outlook.speed_up < make_draft.PAYS:
                 click.echo(_verdict(search.best, "No draft made from this model pays here"))
             elif search.best is not None:
-                made = make_draft.keep(search, known, library, pair)
+                made = make_draft.keep(search, library, pair)
                 click.echo(
                     _verdict(search.best, f"The new pair is called {made.name}; `specchat {made.name}` opens it")
                 )

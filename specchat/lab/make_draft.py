@@ -37,8 +37,8 @@ from specchat.lab.runs import PLAIN
 from specchat.lab.theory import Depth, outlook
 from specchat.lab.verify import Writer
 from specchat.memory.planning import Placement
-from specchat.pairs import made, own
-from specchat.pairs.catalog import Catalog, MadeSource, ModelFile, Pair
+from specchat.pairs import catalog, made, own
+from specchat.pairs.catalog import MadeSource, ModelFile, Pair
 from specchat.pairs.library import Library, Step, recipe
 from specchat.units import format_bytes
 
@@ -230,13 +230,15 @@ class Search:
 # ---- keeping the result
 
 
-def keep(search: Search, known: Catalog, library: Library, pair: Pair) -> Pair:
+def keep(search: Search, library: Library, pair: Pair) -> Pair:
     """Install the best candidate as the draft of `pair`, one of the user's own; the pair as it is then.
 
-    Its entry says how the draft was made, so that it can be made again. Raises SpecchatError.
+    Its entry says how the draft was made, so that it can be made again. Should the name have been taken while the
+    search ran, a number is put behind it. Raises SpecchatError.
     """
     best = search.best
     assert best is not None
+    pair = replace(pair, name=own.free_name(catalog.load(), pair.name))
     draft = ModelFile(f"{pair.name}-draft", MadeSource(pair.target.name, best.kind, best.pruned))
     whole = replace(pair, draft=draft)
     part = draft.parts[0]
@@ -249,5 +251,5 @@ def keep(search: Search, known: Catalog, library: Library, pair: Pair) -> Pair:
         library.record(part, digest, recipe=recipe(draft))
     except OSError as error:
         raise SpecchatError(f"cannot keep the draft in {path.parent}: {error.strerror}") from error
-    own.add(known, whole)
+    own.add(whole)
     return whole

@@ -1,8 +1,9 @@
 """The user's own pairs: from what was typed to an entry in their models.toml.
 
 Contract: entries are added at the end of the file, or cut out; its text otherwise stays as it is. The file is
-replaced as a whole or not at all. What a hub reference names is asked of the hub first, so that the entry pins its
-commit, sizes and hashes, and a mistyped name never becomes an entry.
+replaced as a whole or not at all, by one process at a time, after another look at what is in it. What a hub reference
+names is asked of the hub first, so that the entry pins its commit, sizes and hashes, and a mistyped name never becomes
+an entry.
 """
 
 from __future__ import annotations
@@ -11,11 +12,14 @@ import json
 import os
 import tomllib
 from collections.abc import Callable, Collection, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import replace
+from itertools import chain, count
 from pathlib import Path
 
 from specchat import locations, magic
 from specchat.errors import SpecchatError
+from specchat.pairs import lock
 from specchat.pairs.catalog import (
     Catalog,
     HubSource,
@@ -26,6 +30,7 @@ from specchat.pairs.catalog import (
     Shard,
     Source,
     hub_source,
+    load,
 )
 
 Ask = Callable[[str, str, str | None], tuple[str, int, str | None]]  # repo, path, revision -> commit, size, sha256
@@ -97,18 +102,45 @@ def _described(name: str, what: Source, ask: Ask) -> ModelFile:
     )
 
 
-def add(catalog: Catalog, pair: Pair, path: Path | None = None) -> None:
-    """Write the pair, and those of its files that the catalogue lacks, into the user's models.toml."""
+def free_name(catalog: Catalog, name: str) -> str:
+    """`name`, or with a number behind it where a pair or a file of its has that name already."""
+    taken = {known.lower() for known in (*catalog.pairs, *catalog.files)}
+    names = chain([name], (f"{name}-{n}" for n in count(2)))
+    return next(name for name in names if not taken & {name.lower(), f"{name}-draft".lower()})
+
+
+def add(pair: Pair, path: Path | None = None) -> None:
+    """Write the pair, and those of its files that the catalogue lacks, into the user's models.toml.
+
+    The file is read again for it: since the pair was thought of, another process may have written there. Raises
+    SpecchatError where the name is another pair's by now.
+    """
     path = path or locations.user_catalog_file()
-    if pair.name in catalog.pairs:
-        return
-    tables = [table for file in pair.files if file.name not in catalog.files for table in _file_lines(file)]
-    text = "\n".join([*tables, *_pair_lines(pair), ""])
     try:
-        before = path.read_text("utf-8") if path.exists() else "# Your own pairs; see models.toml of specchat.\n"
-        _replace(path, f"{before.rstrip()}\n\n{text}")
+        with _alone(path):
+            catalog = load(path)
+            if catalog.pairs.get(pair.name, pair).files != pair.files:
+                raise SpecchatError(f"there is a pair called {pair.name} already; choose another --name")
+            if pair.name in catalog.pairs:
+                return
+            tables = [line for file in pair.files if not _is_known(catalog, file) for line in _file_lines(file)]
+            text = "\n".join([*tables, *_pair_lines(pair), ""])
+            before = path.read_text("utf-8") if path.exists() else "# Your own pairs; see models.toml of specchat.\n"
+            _replace(path, f"{before.rstrip()}\n\n{text}")
     except OSError as error:
         raise SpecchatError(f"cannot write {locations.tilde(path)}: {error.strerror}") from error
+
+
+def _is_known(catalog: Catalog, file: ModelFile) -> bool:
+    known = catalog.files.get(file.name)
+    if known is not None and known.source != file.source:
+        raise SpecchatError(f"there is a file called {file.name} already; choose another --name")
+    return known is not None
+
+
+def _alone(path: Path) -> AbstractContextManager[None]:
+    """No other process changes the file meanwhile. It takes milliseconds, so nobody is told of waiting."""
+    return lock.held(path.with_name(f"{path.name}.lock"), lambda _: None, poll=0.02)
 
 
 def remove(catalog: Catalog, pair: Pair, path: Path | None = None) -> None:
@@ -121,11 +153,12 @@ def remove(catalog: Catalog, pair: Pair, path: Path | None = None) -> None:
     lone = [file.name for file in catalog.needed(pair) if len(catalog.users(file)) == 1]
     going = {("pairs", pair.name), *(("files", name) for name in lone)}
     try:
-        before = path.read_text("utf-8")
-        after = "".join(_without(before, going))
-        if pair.name in tomllib.loads(after).get("pairs", {}):
-            raise ValueError
-        _replace(path, after)
+        with _alone(path):
+            before = path.read_text("utf-8")
+            after = "".join(_without(before, going))
+            if pair.name in tomllib.loads(after).get("pairs", {}):
+                raise ValueError
+            _replace(path, after)
     except OSError as error:
         raise SpecchatError(f"cannot write {locations.tilde(path)}: {error.strerror}") from error
     except ValueError as error:
