@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specchat.engine.cache import Cancelled
+from specchat.engine.cache import Cancelled, Logits
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, Offer
 from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation
@@ -109,6 +110,35 @@ def test_a_draft_that_fails_costs_the_draft_and_not_the_reply() -> None:
     assert events[0].reason == "the draft failed: no memory for a batch"
     assert {event.drafter for event in events} == {"plain"}
     assert len(bench.kept) == len(PROMPT) + 40
+
+
+class Judging(FixedPolicy):
+    """Plain, and has the idle draft judged at every round."""
+
+    def choose(self, offers: Mapping[str, Offer]) -> Choice:
+        return Choice("plain", 0, f"{len(offers)} offered", judge=True)
+
+
+class Faulty(ScriptedCache):
+    """A cache whose logits are no numbers."""
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Logits:
+        return np.full_like(super().decode(tokens, n_logits), np.nan)
+
+
+@pytest.mark.parametrize("tokens", [20, 140], ids=["a few unread", "more than are read to be judged by"])
+@pytest.mark.parametrize("fault", ["raises", "answers nonsense"])
+def test_a_draft_that_fails_while_it_is_judged_costs_the_draft_and_not_the_reply(fault: str, tokens: int) -> None:
+    bench = Bench(Judging(Speculation()))
+    bench.run(max_tokens=tokens)  # with no probabilities yet nothing is judged in the first round
+    if fault == "raises":
+        bench.draft.interrupt = SpecchatError("no memory for a batch")
+    else:
+        bench.draft.__class__ = Faulty
+    bench.draft.rollback(0)
+    events = bench.run()
+    assert any(event.reason.startswith("the draft failed: ") for event in events)
+    assert len(bench.kept) == len(PROMPT) + tokens + 40
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

@@ -86,10 +86,13 @@ def test_top_k_is_exact_however_flat_the_logits(spread: float, k: int) -> None:
     assert set(distribution(logits, chosen).ids) == set(np.argsort(-logits)[:k])
 
 
-def test_logits_that_are_not_numbers_end_in_a_sentence() -> None:
-    logits = np.full(50, np.nan, np.float32)
+@pytest.mark.parametrize("temperature", [0.0, 0.8])
+@pytest.mark.parametrize("some", [slice(None), slice(7, 8)], ids=["all", "one"])
+def test_logits_that_are_not_numbers_end_in_a_sentence(temperature: float, some: slice) -> None:
+    logits = np.linspace(0.0, 1.0, 50, dtype=np.float32)
+    logits[some] = np.nan
     with pytest.raises(SpecchatError, match="not a number"):
-        distribution(logits, SamplingSettings())
+        distribution(logits, SamplingSettings(temperature))
 
 
 def test_a_masked_token_is_never_drawn() -> None:

@@ -145,8 +145,7 @@ class Decoder:
         try:
             # 1. Which drafter, how deep; 0 is plain.
             choice = self._choose(kept, room)
-            if choice.judge:
-                self._judge(kept, sampler)
+            failed = self._judge(kept, sampler) if choice.judge else ""
             # 2. Propose.
             draft, reason = self._propose(choice, kept, sampler)
             proposals = draft.proposals
@@ -175,7 +174,7 @@ class Decoder:
             context_used=len(kept),
             confidences=draft.confidences,
             declined=self._declined(draft, verdict),
-            reason=reason,
+            reason=failed or reason,
         )
 
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
@@ -185,14 +184,18 @@ class Decoder:
         return self._policy.choose({name: offer for name, offer in offers.items() if offer.room > 0})
 
     def _propose(self, choice: Choice, kept: Sequence[int], sampler: Sampler) -> tuple[Draft, str]:
-        """The proposals, and why there are these. A drafter that fails is given up, not the reply."""
+        """The proposals, and why there are these."""
         if choice.depth == 0:
             return Draft(), choice.reason
         try:
             return self._drafters[choice.drafter].propose(kept, choice.depth, sampler, choice.worth), choice.reason
         except SpecchatError as error:
-            self._drafters.pop(choice.drafter).rollback(len(kept) - 1)
-            return Draft(), f"the draft failed: {error}"
+            return Draft(), self._failed(choice.drafter, kept, error)
+
+    def _failed(self, drafter: str, kept: Sequence[int], error: SpecchatError) -> str:
+        """A drafter that fails is given up, not the reply; answers with the reason."""
+        self._drafters.pop(drafter).rollback(len(kept) - 1)
+        return f"the draft failed: {error}"
 
     def _declined(self, draft: Draft, verdict: Verdict) -> float | None:
         """What the target wrote where the draft stopped tells for free what going on would have been worth."""
@@ -200,9 +203,15 @@ class Decoder:
             return None
         return acceptance_of(verdict.tokens[-1], verdict.probability, draft.declined)
 
-    def _judge(self, kept: Sequence[int], sampler: Sampler) -> None:
-        for drafter in self._drafters.values():
-            self._policy.judged(drafter.judge(kept, sampler, self._plain))
+    def _judge(self, kept: Sequence[int], sampler: Sampler) -> str:
+        """Compare idle drafters with the tokens just kept; answers with the failure of one, if there was any."""
+        failure = ""
+        for name, drafter in list(self._drafters.items()):
+            try:
+                self._policy.judged(drafter.judge(kept, sampler, self._plain))
+            except SpecchatError as error:
+                failure = self._failed(name, kept, error)
+        return failure
 
     def _settle(self, kept: Sequence[int]) -> None:
         for name, drafter in list(self._drafters.items()):

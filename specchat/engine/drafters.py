@@ -143,14 +143,16 @@ class ModelDrafter:
         if passing:
             self._context.rollback(0)
         start = len(kept) - 1 - JUDGED_WINDOW if passing else self.n_cached
-        logits = self._context.decode(self._fed(kept[start:-1]), rows)[:, : self._shared]
-        judged: list[tuple[float, float]] = []
-        for row, at in enumerate(range(len(kept) - rows, len(kept))):
-            q = sampler.distribution(logits[row], window(kept, sampler.settings, at))
-            accepted = acceptance_of(kept[at], probabilities[at - len(kept)], q)
-            judged.append((confidence(logits[row], q, sampler.settings), accepted))
-        if passing:
-            self._context.rollback(0)
+        try:
+            logits = self._context.decode(self._fed(kept[start:-1]), rows)[:, : self._shared]
+            judged: list[tuple[float, float]] = []
+            for row, at in enumerate(range(len(kept) - rows, len(kept))):
+                q = sampler.distribution(logits[row], window(kept, sampler.settings, at))
+                accepted = acceptance_of(kept[at], probabilities[at - len(kept)], q)
+                judged.append((confidence(logits[row], q, sampler.settings), accepted))
+        finally:
+            if passing:
+                self._context.rollback(0)
         return judged
 
     def _fed(self, tokens: Sequence[int]) -> list[int]:

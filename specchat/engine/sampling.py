@@ -108,7 +108,9 @@ def distribution(logits: Logits, settings: SamplingSettings, preceding: Sequence
     if settings.repeat_penalty != 1.0 and settings.repeat_last_n > 0:
         logits = _penalised(logits, settings.repeat_penalty, preceding[-settings.repeat_last_n :])
     if settings.greedy:
-        return Distribution.one_hot(int(logits.argmax()))
+        top = int(logits.argmax())
+        _checked(logits[top])
+        return Distribution.one_hot(top)
     ids = _candidates(logits, settings)
     kept = logits[ids].astype(np.float64)
     kept -= kept[0]
