@@ -25,6 +25,7 @@ from specchat.engine.chat import (
     Reading,
     ReplyOptions,
 )
+from specchat.engine.drafters import ModelDrafter
 from specchat.engine.llama import Context, Model, ModelError
 from specchat.engine.policy import FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
@@ -309,6 +310,41 @@ def test_the_time_a_draft_read_counts(model: Model) -> None:
 
     assert chat.rounds[1].round.draft_seconds >= 0.02
     assert chat.finished.figures.seconds == pytest.approx(sum(event.round.total_seconds for event in chat.rounds))
+
+
+def test_nothing_is_read_for_a_draft_while_it_is_switched_off(model: Model) -> None:
+    chat = Scripted(model, "abcabcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    messages = [Message("user", "hello there " * 20)]
+    chat.draft.delay = 0.01  # longer than a pass of the target: one batch a round
+    seen: list[tuple[str, int]] = []
+    for event in chat.engine.reply(messages, ReplyOptions(GREEDY)):
+        if isinstance(event, Generated):
+            seen.append((event.round.reason, len(chat.draft.tokens)))
+            on = len(seen) not in (3, 4)
+            chat.engine.speculation = Speculation(Mode.DRAFT, 2) if on else PLAIN
+
+    reading = "the draft is still reading the prompt"
+    assert [reason == reading for reason, _ in seen[1:5]] == [True, True, False, False]
+    assert seen[2][1] == seen[4][1] > 0
+    assert len(chat.draft.tokens) > seen[4][1]  # and goes on when it is wanted again
+
+
+def test_a_draft_that_is_switched_on_in_mid_reply_reads_along(model: Model) -> None:
+    chat = Scripted(model, "abcabcabcabcabc")
+    messages = [Message("user", "hello there " * 20)]
+    chat.draft.delay = 0.01
+    chat.target.prompt = chat.draft.prompt = len(chat.engine.prompt_tokens(messages, ReplyOptions(GREEDY)))
+    events = []
+    for event in chat.engine.reply(messages, ReplyOptions(GREEDY)):
+        if isinstance(event, Generated):
+            events.append(event.round)
+            chat.engine.speculation = Speculation(Mode.DRAFT, 2)
+
+    assert max(chat.draft.widths) <= ModelDrafter.BATCH
+    assert [event.drafter for event in events][:3] == ["plain"] * 3
+    assert events[1].reason == "the draft is still reading the prompt"
+    assert "draft" in {event.drafter for event in events}
+    assert [token for event in events for token in event.tokens] == chat.target.reply
 
 
 def test_a_reply_that_is_abandoned_while_the_draft_reads_leaves_a_prefix(model: Model) -> None:

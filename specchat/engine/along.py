@@ -1,7 +1,7 @@
 """The draft model reads the prompt while the target already writes: nobody waits for it before the first token.
 
 Contract: between two rounds it reads for about as long as the target's pass took, so that text comes at half of plain's
-speed at least. It proposes nothing until it has read everything.
+speed at least. It proposes nothing until it has read everything. While nobody wants the draft, `go_on` is not called.
 """
 
 from __future__ import annotations
@@ -22,31 +22,31 @@ class ReadingAlong:
     def __init__(self, drafter: ModelDrafter, prompt: Sequence[int]) -> None:
         self.drafter = drafter
         self._batches = drafter.read(prompt)
-        self._reading = True
+        self.reading = True
         self._state = "the draft is still reading the prompt"
         self._seconds = 0.0  # spent since the last round
 
     def go_on(self, decoder: Decoder, seconds: float) -> None:
         """Read for about so long; at the end the decoder has the draft. A failing one is given up. Raises Cancelled."""
         started = time.perf_counter()
-        while self._reading and self._seconds < seconds:
+        while self.reading and self._seconds < seconds:
             try:
-                self._reading = bool(next(self._batches, 0))
+                self.reading = bool(next(self._batches, 0))
             except SpecchatError as error:
-                self._reading, self._state = False, f"the draft failed: {error}"
+                self.reading, self._state = False, f"the draft failed: {error}"
                 self.drafter.rollback(0)
             else:
-                if not self._reading:
+                if not self.reading:
                     self._state = ""
                     decoder.admit(self.drafter)
             self._seconds = time.perf_counter() - started
 
-    def charged(self, event: Round) -> Round:
-        """A round with the time that was spent on reading before it."""
+    def charged(self, event: Round, wanted: bool) -> Round:
+        """A round with the time that was spent on reading before it, and why there is no draft yet if it is wanted."""
         seconds, self._seconds = self._seconds, 0.0
         return replace(
             event,
             draft_seconds=event.draft_seconds + seconds,
             total_seconds=event.total_seconds + seconds,
-            reason=self._state or event.reason,
+            reason=(wanted and self._state) or event.reason,
         )

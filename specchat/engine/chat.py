@@ -327,27 +327,30 @@ class Engine:
             return 0
         return prefix
 
-    def _reading_along(self, prompt: Sequence[int]) -> ReadingAlong | None:
-        """Have the drafters know the prompt: at once, or while the target writes, or only forget what is not in it."""
-        along: ReadingAlong | None = None
+    def _prepare_drafters(self, prompt: Sequence[int]) -> None:
+        """Have the n-gram look-up know the prompt, and the draft forget what is not in it."""
         for drafter in self._drafters.values():
-            context = self._draft_context
-            if not isinstance(drafter, ModelDrafter) or context is None:
-                for _ in drafter.read(prompt):
-                    pass
+            if isinstance(drafter, ModelDrafter) and self._draft_context is not None:
+                drafter.rollback(common_prefix(self._draft_context.tokens, prompt[:-1]))
                 continue
-            drafter.rollback(common_prefix(context.tokens, prompt[:-1]))
-            wanted = self._policy.wants(drafter.name) and len(prompt) <= context.n_ctx
-            if wanted and len(context.tokens) < len(prompt) - 1:
-                along = ReadingAlong(drafter, prompt)
-        return along
+            for _ in drafter.read(prompt):
+                pass
+
+    def _reading_along(self, kept: Sequence[int], lag: int = 0) -> ReadingAlong | None:
+        """For a draft that will be used and has more than `lag` tokens of the conversation to read."""
+        drafter, context = self._drafters.get("draft"), self._draft_context
+        if not isinstance(drafter, ModelDrafter) or context is None or len(kept) > context.n_ctx:
+            return None
+        lags = len(kept) - 1 - len(context.tokens) > lag
+        return ReadingAlong(drafter, kept) if lags and self._policy.wants(drafter.name) else None
 
     # ---- writing the reply
 
     def _write(
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
-        along = self._reading_along(prompt)
+        self._prepare_drafters(prompt)
+        asked, along = self._policy.speculation, self._reading_along(prompt)
         decoder = Decoder(
             self._context,
             {name: drafter for name, drafter in self._drafters.items() if not along or drafter is not along.drafter},
@@ -361,7 +364,7 @@ class Engine:
         with suppress(Cancelled):
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
                 if along:
-                    event = along.charged(event)
+                    event = along.charged(event, self._policy.wants("draft"))
                 before = text.n_tokens
                 pieces += text.feed(self._bytes(event))
                 reason = event.finish or reason
@@ -377,12 +380,24 @@ class Engine:
                 if self.relieve():
                     decoder.give_up("draft")
                     along = None
-                if along and not event.finish:
+                if asked != self._policy.speculation:
+                    asked = self._policy.speculation
+                    along = self._catching_up(decoder, along, event)
+                if along and not event.finish and self._policy.wants("draft"):
                     along.go_on(decoder, event.target_seconds)
                 yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)
         yield Finished(reason, figures, (*pieces, *text.finish()))
+
+    def _catching_up(self, decoder: Decoder, along: ReadingAlong | None, event: Round) -> ReadingAlong | None:
+        """How the draft comes back to a reply in which it was switched on: by reading along what it missed."""
+        if along and along.reading:
+            return along
+        along = self._reading_along([*self._context.tokens, event.tokens[-1]], ModelDrafter.BATCH)
+        if along:
+            decoder.give_up("draft")
+        return along
 
     def _end_reasoning(self, decoder: Decoder, text: ReplyText, context_used: int) -> list[Piece]:
         """Have the target find its reasoning ended; answers with the text that was held back for want of its end."""
