@@ -6,6 +6,7 @@ Contract: reads what the system lists; loads and installs nothing. A card that c
 from __future__ import annotations
 
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
+
+from specchat import locations
 
 _VENDORS: Final = {"0x10de": "NVIDIA", "0x1002": "AMD", "0x8086": "Intel"}  # PCI ids, as the kernel lists them
 _REQUIREMENT: Final = "llama-cpp-python>=0.3.36,<0.4"  # as in pyproject.toml
@@ -75,9 +78,13 @@ def _drm_vendors(drm: Path) -> Iterable[str]:
 
 
 def install_command(backend: Backend) -> str:
-    """The command that builds llama.cpp for it into this environment, in the words of this system's shell."""
+    """The command that builds llama.cpp for it into this environment, in the words of this system's shell.
+
+    The user's home folder is `$HOME`, which every shell reads within quotes too: the command may stand in a bug report.
+    """
+    python = re.sub(r"^~(?=[/\\])", "$HOME", locations.tilde(sys.executable))
     # pip takes a wheel from its cache whatever CMAKE_ARGS says, hence --no-cache-dir.
-    pip = f'"{sys.executable}" -m pip install --no-cache-dir --force-reinstall --no-deps "{_REQUIREMENT}"'
+    pip = f'"{python}" -m pip install --no-cache-dir --force-reinstall --no-deps "{_REQUIREMENT}"'
     if platform.system() == "Windows":
         return f'$env:CMAKE_ARGS="{backend.option}"; & {pip}'
     return f'CMAKE_ARGS="{backend.option}" {pip}'

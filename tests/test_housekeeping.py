@@ -448,6 +448,22 @@ def test_graphics_cards_are_told_by_the_kernels_list(tmp_path: Path, monkeypatch
     assert "--no-cache-dir" in gpus.install_command(gpus.CUDA)
 
 
+def test_the_command_names_no_home_folder_and_is_one_that_a_shell_understands(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    python = tmp_path / "with space" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "$CMAKE_ARGS:$2:$6"\n')
+    python.chmod(0o755)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setattr(sys, "executable", str(python))
+    monkeypatch.setattr("platform.system", lambda: "Linux")
+    command = gpus.install_command(gpus.VULKAN)
+    assert str(tmp_path) not in command
+    done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("-DGGML_VULKAN=ON:pip:")
+
+
 def test_the_requirement_is_that_of_the_project() -> None:
     project = (Path(__file__).parents[1] / "pyproject.toml").read_text("utf-8")
     assert gpus.install_command(gpus.CUDA).split('"')[-2] in project
