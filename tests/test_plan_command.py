@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from specchat import probe
 from specchat.commands import fitting
 from specchat.engine import remote
 from specchat.engine.llama import ModelError
@@ -57,6 +58,16 @@ def test_options_of_the_chat_shape_the_plan(models: dict[str, Path]) -> None:
     done = specchat("plan", models["target"], "-c", 4096, "-ctk", "q8_0", "--device", "CPU")
     assert "a context of 4,096 tokens" in done.stdout
     assert "KV cache (q8_0 and f16)" in done.stdout
+
+
+@pytest.mark.parametrize(("layers", "said"), [(0, False), (99, True)])
+def test_layers_for_a_gpu_that_is_not_there_are_not_passed_over_in_silence(
+    models: dict[str, Path], layers: int, said: bool
+) -> None:
+    if not probe.build().gpus:
+        done = specchat("plan", models["target"], "-ngl", layers)
+        assert done.returncode == 0
+        assert ("no layer is placed on a GPU" in done.stdout) is said
 
 
 def test_a_step_down_has_its_reason(models: dict[str, Path]) -> None:

@@ -81,7 +81,10 @@ def _walk(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> t
 def planned(request: Load) -> tuple[Plan, str]:
     """The plan for a request on this machine as it is now (see `make_plan`). Raises ModelError."""
     absent = [f"{sentence}: going on without" for sentence in remote.connect(request.settings.rpc)]
-    plan, obstacle = make_plan(request, here.read())
+    machine = here.read()
+    if request.settings.gpu_layers and not machine.devices:
+        absent.append("no layer is placed on a GPU: this build of llama.cpp finds none (`specchat doctor` says more)")
+    plan, obstacle = make_plan(request, machine)
     return replace(plan, reasons=(*absent, *plan.reasons)), obstacle
 
 
