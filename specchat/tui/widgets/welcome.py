@@ -28,17 +28,17 @@ class Example:
 
 
 _PARAGRAPH: Final = (
-    "The library opens at nine in the morning and closes at six in the evening. Visiters can borow up to five "
-    "books at a time, and each book may be kept for three weeks. A reading room on the second floor is open to "
-    "everyone, and children are welcome to the story hour on Saturday afternoon. Please return every book to the "
-    "desk near the entrance, and ask the staff if you cannot find what you are looking for."
+    "The old lighthouse stand at the end of the peninsula, and every evening it's lamp sweep across the bay. "
+    "Fisherman from the village says that no ship have been lost since it was build in 1874, allthough the rocks "
+    "below it is among the most dangerous of the whole coast. Last winter a storm has broken two of the windows, "
+    "and the keeper, who lives there since thirty years, repair them by himself."
 )
 
 EXAMPLES: Final = (
     Example(
         "Correct a paragraph",
         "n-gram is ahead: the reply repeats the text",
-        f"Correct the spelling mistakes in this text and repeat the whole text:\n\n{_PARAGRAPH}",
+        f"Correct the mistakes in this text and print the corrected text:\n\n{_PARAGRAPH}",
         Mode.NGRAM,
     ),
     Example(
