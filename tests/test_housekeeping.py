@@ -286,6 +286,14 @@ def test_doctor_goes_on_past_a_broken_settings_file_and_exits_with_1(specchat_ho
 
 
 @pytest.mark.usefixtures("offline")
+def test_doctor_counts_a_file_in_the_place_of_the_models_folder_as_a_fault(library: Library) -> None:
+    library.models.rename(library.models.with_name("elsewhere"))
+    library.models.write_text("")
+    result = specchat("doctor")
+    assert result.returncode == 1
+    assert "cannot be written" in result.stderr
+
+
 def test_doctor_counts_a_damaged_file_as_a_fault(library: Library) -> None:
     library.path(catalog.load().files["big"]).write_bytes(b"short")
     result = specchat("doctor")

@@ -161,11 +161,12 @@ def _models() -> Section:
     folder = library.models
     while not folder.exists():
         folder = folder.parent
+    writable = folder.is_dir() and os.access(folder, os.W_OK)
     lines = [
         ("disk", f"{format_bytes(library.disk_use())} used, {format_bytes(shutil.disk_usage(folder).free)} free"),
-        ("folder", "can be written" if os.access(folder, os.W_OK) else "cannot be written"),
+        ("folder", "can be written" if writable else "cannot be written"),
     ]
-    faults = [] if os.access(folder, os.W_OK) else [f"{locations.tilde(folder)} cannot be written"]
+    faults = [] if writable else [f"{locations.tilde(folder)} cannot be written"]
     try:
         known = catalog.load()
     except SpecchatError:
