@@ -46,6 +46,7 @@ class CommandRunner(ModelCommands):
         if not argument:
             return f"System prompt: {one_line(session.system_prompt)}" if session.system_prompt else "No system prompt."
         session.system_prompt = "" if argument == "none" else argument
+        self._screen.journal.keep_settings()
         return "The system prompt holds from the next message on." if session.system_prompt else "No system prompt."
 
     # ---- the conversation
@@ -81,7 +82,7 @@ class CommandRunner(ModelCommands):
 
     def run_export(self, argument: str) -> str:
         journal = self._screen.journal
-        if journal.conversation is None:
+        if journal.conversation is None or journal.leaf is None:
             raise CommandError("This conversation is empty.")
         kind, _, file = argument.partition(" ")
         if kind not in ("md", "json", ""):

@@ -23,6 +23,7 @@ _ENDS: Final = {
     "length": "reached the token limit",
     "context": "context full",
     "error": "interrupted",
+    "elsewhere": "being written in another window",
 }
 _CONTEXT_WARNING: Final = 0.85  # of the context: from here the figure is coloured
 _DIM: Final = "$foreground 60%"

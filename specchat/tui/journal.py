@@ -139,7 +139,17 @@ class Journal:
 
         self._carefully(write, None)
 
+    def keep_settings(self) -> None:
+        """Write down which pair and which system prompt the conversation goes on with."""
+        now, launch = self.conversation, self._session.launch
+        if now is None or (now.pair, now.system_prompt) == (launch.name, self._session.system_prompt):
+            return
+        id, prompt = now.id, self._session.system_prompt
+        kept = self._carefully(lambda: self.store.configure(id, pair=launch.name, system_prompt=prompt), None)
+        self.conversation = kept or now
+
     def _begin(self, question: int) -> None:
+        self.keep_settings()
         options = self._session.options
         speculation = self._session.speculation
         settings = {

@@ -201,7 +201,7 @@ class ModelCommands:
             return
         sentence = "A reply is being written. Loading other models stops it; what came so far stays."
         screen.app.push_screen(
-            Question(sentence, f"Stop it and load {one_line(wanted.opened.name, 24)}"),
+            Question(sentence, f"Stop it and load {one_line(wanted.opened.name, 24)}", screen.keymap),
             lambda yes: self._switch(wanted) if yes else None,
         )
 

@@ -33,7 +33,9 @@ class Shown:
     def of(cls, message: Message) -> Shown:
         """From the history."""
         figures, finish, drafters = figures_of(message)
-        if message.role == "assistant" and message.state in ("stopped", "streaming"):
+        if message.state == "streaming":
+            finish = "elsewhere"
+        elif message.role == "assistant" and message.state == "stopped":
             finish = finish or "cancelled"
         return cls(
             message.role,

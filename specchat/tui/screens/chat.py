@@ -91,6 +91,8 @@ class ChatScreen(Races, Pulls):
             self.last_on = self.session.speculation
         if self._resume is not None:
             await self.open_conversation(self._resume)
+            if self.session.launch.sources.get("system") == "command line":
+                self.session.system_prompt = self.session.launch.system_prompt
         else:
             await self.welcome()
         aside = self.journal.store.set_aside

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 from textual.app import ComposeResult
@@ -12,7 +13,7 @@ from textual.screen import ModalScreen
 from textual.style import Style
 from textual.widgets import Static
 
-from specchat.tui.actions import ACTIONS, Place, bindings, key_name
+from specchat.tui.actions import ACTIONS, Place, bindings, key_name, key_of
 from specchat.tui.text import clean
 
 
@@ -21,9 +22,10 @@ class Question(ModalScreen[bool]):
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.QUESTION)]
 
-    def __init__(self, sentence: str, yes: str, no: str = "Leave it") -> None:
+    def __init__(self, sentence: str, yes: str, keymap: Mapping[str, str], no: str = "Leave it") -> None:
         """`yes` and `no` say what is then done."""
         super().__init__()
+        self._keymap = keymap
         self._sentence, self._labels = sentence, {"say_yes": yes, "say_no": no}
 
     def compose(self) -> ComposeResult:
@@ -36,7 +38,8 @@ class Question(ModalScreen[bool]):
         for action in ACTIONS:
             if action.place is Place.QUESTION:
                 click = Style.from_meta({"@click": f"screen.{action.name}"})
-                parts.append(Content.styled(f" {key_name(action.keys[0])} ", Style.parse("$text-accent bold") + click))
+                key = key_name(key_of(action.name, self._keymap))
+                parts.append(Content.styled(f" {key} ", Style.parse("$text-accent bold") + click))
                 parts.append(Content.styled(f"{self._labels[action.name]}   ", click))
         return Content.assemble(*parts)
 

@@ -46,7 +46,7 @@ class Races(Talk):
             raise SpecchatError("The models are still being loaded.")
         else:
             sentence = "A reply is being written. A race stops it; what came so far stays."
-            self.app.push_screen(Question(sentence, "Stop it and race"), partial(self._answered, text))
+            self.app.push_screen(Question(sentence, "Stop it and race", self.keymap), partial(self._answered, text))
 
     def _answered(self, text: str, yes: bool | None) -> None:
         if yes:

@@ -165,7 +165,10 @@ class Talk(TurnActions):
         if queued and failed:
             self.dock.give_back(queued)
         elif queued:
-            await self._send(queued)
+            try:
+                await self._send(queued)
+            except SpecchatError as error:  # an attached file that is gone by now
+                self.dock.refuse(queued, capitalised(str(error)))
 
     # ---- sending
 
@@ -211,7 +214,7 @@ class Talk(TurnActions):
                 tokens = await asyncio.to_thread(self.session.count_tokens, attachment.text)
             except SpecchatError:
                 return
-            sizes.append(f"{attachment.name} ({tokens:,} tokens)")
+            sizes.append(f"{attachment.name} ({tokens:,} {'token' if tokens == 1 else 'tokens'})")
         self.note(f"Attached: {', '.join(sizes)}")
 
     async def _send(self, text: str, attached: tuple[Attachment, ...] | None = None) -> None:
@@ -223,10 +226,21 @@ class Talk(TurnActions):
             attached = attach.find(text)
         before, self.session.attachments = self.session.attachments, ()
         whole = compose((*before, *attached), text)
+        last = self.journal.leaf
         message, forked = self.journal.ask(whole)
-        if forked:
-            await self.transcript.add_notice("Another window went on here: this is a branch of its own.")
+        if message is not None and forked:
+            await self._fork(message.parent, last)
         await self.play_question(whole, message, text, before)
+
+    async def _fork(self, ground: int | None, last: int | None) -> None:
+        """Say that what is sent now stands on a branch of its own, and show what it stands on if that is not `last`."""
+        if ground == last:
+            await self.transcript.add_notice("Another window went on here: this is a branch of its own.")
+            return
+        path = self.journal.store.path(ground)
+        self.session.messages = spoken(path)
+        await self.transcript.show(map(Shown.of, path))
+        await self.transcript.add_notice("Another window is writing a reply here: this is a branch beside it.")
 
     async def welcome(self) -> None:
         """Say what an empty chat says."""
@@ -246,7 +260,7 @@ class Talk(TurnActions):
             await self._show_growing(running, running.turn, path[:-1])
         else:
             await self.transcript.show(map(Shown.of, path))
-        self.figures = next((Shown.of(m).figures for m in reversed(path) if m.role == "assistant"), self.figures)
+        self._figures_of(path)
         self.dock.box.replace_all(self.journal.conversation.unsent)
         self.dock.recall.refill(m.content for m in path if m.role == "user")
         if not path:

@@ -6,6 +6,7 @@ Contract: what must wait for a running reply (it is stopped, and stays on its br
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from typing import Final
 
@@ -99,7 +100,15 @@ class TurnActions(Screen[None]):
 
     async def show_branch(self, leaf: int | None) -> None:
         """Show the branch that ends with `leaf`, and go on from there."""
-        await self.transcript.show(map(Shown.of, self.journal.show(leaf)))
+        path = self.journal.show(leaf)
+        await self.transcript.show(map(Shown.of, path))
+        self._figures_of(path)
+        self.show_state()
+
+    def _figures_of(self, path: Sequence[Message]) -> None:
+        """Show the figures of a branch's last reply: what it takes of the context above all."""
+        replies = (Shown.of(message).figures for message in reversed(path) if message.role == "assistant")
+        self.figures = next(replies, replace(self.figures, passes=0, context_used=0))
 
     # ---- one turn
 
@@ -188,7 +197,7 @@ class TurnActions(Screen[None]):
             self.when_idle(again)
             return
         sentence = "A reply is being written. Answering again stops it; what came so far stays."
-        question_screen = Question(sentence, "Stop it and answer again")
+        question_screen = Question(sentence, "Stop it and answer again", self.keymap)
         self.app.push_screen(question_screen, lambda yes: self.when_idle(again) if yes else None)
 
     async def _regenerate(self, question: UserTurn, id: int) -> None:
