@@ -15,8 +15,10 @@ from functools import partial
 from typing import Any, ClassVar, Final, cast
 
 from textual._ansi_sequences import ANSI_SEQUENCES_KEYS
+from textual.actions import ActionParseResult
 from textual.app import App, SystemCommand
 from textual.binding import BindingType
+from textual.dom import DOMNode
 from textual.driver import Driver
 from textual.drivers.linux_driver import LinuxDriver
 from textual.keys import Keys
@@ -30,7 +32,7 @@ from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
 from specchat.tui.driver import TerminalDriver
 from specchat.tui.model_commands import Opener
 from specchat.tui.screens.chat import ChatScreen
-from specchat.tui.text import capitalised, clean, one_line
+from specchat.tui.text import as_sentence, capitalised, clean, one_line
 
 _DEFAULT_THEME: Final = "textual-dark"
 
@@ -113,6 +115,19 @@ class SpecchatApp(App[None]):
             return ""
         kept = self._store.conversation(conversation.id)
         return f"{clean(kept.title)}\nspecchat --resume {kept.id}" if kept.messages and not kept.deleted else ""
+
+    async def run_action(
+        self,
+        action: str | ActionParseResult,
+        default_namespace: DOMNode | None = None,
+        namespaces: Mapping[str, DOMNode] | None = None,
+    ) -> bool:
+        """As Textual's; an action that fails with one of our own errors says so and ends nothing."""
+        try:
+            return await super().run_action(action, default_namespace, namespaces)
+        except SpecchatError as error:
+            self.notify(clean(as_sentence(error)), severity="error", markup=False)
+            return True
 
     async def action_quit(self) -> None:
         await self._leave(0)

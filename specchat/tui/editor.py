@@ -20,8 +20,13 @@ class EditorError(SpecchatError):
 
 
 def command() -> list[str]:
-    """What $VISUAL or $EDITOR says, else vi."""
-    return shlex.split(os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi")
+    """What $VISUAL or $EDITOR says, else vi. Raises EditorError where that is no command line."""
+    named = (os.environ.get(variable, "").strip() for variable in ("VISUAL", "EDITOR"))
+    line = next(filter(None, named), "vi")
+    try:
+        return shlex.split(line)
+    except ValueError as error:
+        raise EditorError(f"The editor {line} cannot be run: {error}.") from error
 
 
 def edit(text: str) -> str:
@@ -29,10 +34,14 @@ def edit(text: str) -> str:
     with tempfile.TemporaryDirectory(prefix="specchat-") as folder:
         file = Path(folder) / "message.md"
         file.write_text(text, "utf-8")
+        editor = command()
         try:
-            status = subprocess.run([*command(), str(file)], check=False).returncode
+            status = subprocess.run([*editor, str(file)], check=False).returncode
         except (OSError, ValueError) as error:
-            raise EditorError(f"The editor {' '.join(command())} cannot be run: {error}.") from error
+            raise EditorError(f"The editor {' '.join(editor)} cannot be run: {error}.") from error
         if status != 0:
-            raise EditorError(f"The editor {command()[0]} ended with status {status}; the message is as it was.")
-        return clean(file.read_text("utf-8", errors="replace")).removesuffix("\n")
+            raise EditorError(f"The editor {editor[0]} ended with status {status}; the message is as it was.")
+        try:
+            return clean(file.read_text("utf-8", errors="replace")).removesuffix("\n")
+        except OSError as error:
+            raise EditorError(f"The editor {editor[0]} left no file behind; the message is as it was.") from error

@@ -20,11 +20,11 @@ class CommandError(SpecchatError):
 
 def invocation(text: str) -> tuple[Command, str] | None:
     """The command and argument in `text`; None if it is a message (a path is one). Raises CommandError."""
-    match = re.match(r"/([a-z]*)(?:\s+(.*))?$", text.strip(), re.DOTALL)
+    match = re.match(r"/([A-Za-z][\w-]*|)(?:\s+(.*))?$", text.strip(), re.DOTALL)
     if match is None:
         return None
     name, argument = match[1], match[2] or ""
-    command = find_command(name)
+    command = find_command(name.lower())
     if command is None:
         if name and exists(Path(f"/{name}")):
             return None
@@ -35,7 +35,7 @@ def invocation(text: str) -> tuple[Command, str] | None:
 
 
 def _suggestion(name: str) -> str:
-    near = difflib.get_close_matches(name, [command.name for command in COMMANDS], n=1)
+    near = difflib.get_close_matches(name.lower(), [command.name for command in COMMANDS], n=1)
     return f" Did you mean /{near[0]}?" if near else " /help lists them all."
 
 
