@@ -7,16 +7,20 @@ Contract: `candidates` depends on the text before the cursor alone, for `@path` 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TypeAlias
 
 from specchat import settings
 from specchat.errors import SpecchatError
+from specchat.pairs.catalog import Pair
 from specchat.tui.actions import COMMANDS, Command, find_command
 from specchat.tui.attach import paths
 from specchat.tui.screens.models import installed
 from specchat.tuning import SETTABLE
+
+Pairs: TypeAlias = Callable[[], Iterable[Pair]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,8 +32,11 @@ class Candidate:
     text: str
 
 
-def candidates(text: str) -> tuple[Candidate, ...]:
-    """What the command in `text`, as far as it is typed, could become; () where it is none or complete."""
+def candidates(text: str, pairs: Pairs = installed) -> tuple[Candidate, ...]:
+    """What the command in `text`, as far as it is typed, could become; () where it is none or complete.
+
+    `pairs` is asked for those that `/model` could load, which may raise SpecchatError or OSError.
+    """
     if (mention := re.search(r"(?:^|\s)@(\S+)$", text)) is not None:
         before = text[: mention.start(1)]
         offers = (
@@ -50,26 +57,26 @@ def candidates(text: str) -> tuple[Candidate, ...]:
         return ()
     return tuple(
         Candidate(choice, help, f"/{word} {choice}")
-        for choice, help in _choices(command, argument)
+        for choice, help in _choices(command, argument, pairs)
         if choice.lower().startswith(argument.lower()) and choice.rstrip() != argument
     )
 
 
-def _choices(command: Command, argument: str) -> Iterable[tuple[str, str]]:
+def _choices(command: Command, argument: str, pairs: Pairs) -> Iterable[tuple[str, str]]:
     """What its argument could be, and what that means; a trailing space where more has to follow."""
     match command.name:
         case "model":
-            return _models(argument)
+            return _models(argument, pairs)
         case "set":
             return _settings(argument)
     return ((choice, "") for choice in command.choices)
 
 
-def _models(argument: str) -> Iterable[tuple[str, str]]:
+def _models(argument: str, pairs: Pairs) -> Iterable[tuple[str, str]]:
     if argument.startswith(("/", "~", ".")):
         return ((path, "") for path in paths(argument) if path.endswith(("/", ".gguf")))
     with suppress(SpecchatError, OSError):
-        return ((pair.name, pair.description) for pair in installed())
+        return ((pair.name, pair.description) for pair in pairs())
     return ()
 
 

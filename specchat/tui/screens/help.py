@@ -26,6 +26,7 @@ class HelpScreen(ModalScreen[None]):
     def __init__(self, keymap: Mapping[str, str]) -> None:
         super().__init__()
         self._keymap = keymap
+        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-wide")]
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help") as box:

@@ -13,9 +13,11 @@ from textual.content import Content
 from textual.message import Message
 from textual.widgets import OptionList, TextArea
 
+from specchat.pairs.catalog import Pair
 from specchat.tui import origins
 from specchat.tui.completion import candidates
 from specchat.tui.recall import Recall
+from specchat.tui.screens.models import installed
 from specchat.tui.text import first_clauses, one_line
 from specchat.tui.widgets.completions import Completions
 from specchat.tui.widgets.downloads import Downloads
@@ -52,6 +54,7 @@ class Dock(Vertical):
         self.hints: Final = Hints(id="hints")
         self.recall = Recall()
         self.queued = ""
+        self._pairs: tuple[Pair, ...] | None = None
         self._reason = self._refused = ""
         self.about = ""  # what the box is for, if not for a new message
 
@@ -147,10 +150,18 @@ class Dock(Vertical):
         if text not in ("", self._refused):  # what is said about a text that was sent or refused stays
             self._refused = ""
             self.hush()
-        offers = candidates(text) if self.box.cursor_at_end_of_text else ()
+        if not text.startswith("/"):
+            self._pairs = None  # looked for anew with the next command: one may have been pulled meanwhile
+        offers = candidates(text, self._installed) if self.box.cursor_at_end_of_text else ()
         self._completions.offer(offers)
         self.box.completing = bool(offers)
         self.post_message(self.Changed(text))
+
+    def _installed(self) -> tuple[Pair, ...]:
+        """The pairs that can be loaded, read once for a command: the catalogue takes longer than a key may."""
+        if self._pairs is None:
+            self._pairs = installed()
+        return self._pairs
 
     def close_completions(self) -> bool:
         """Close the list of completions; False if it was not open."""
