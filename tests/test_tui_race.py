@@ -94,7 +94,8 @@ def test_where_two_texts_differ() -> None:
     assert lanes.difference((1, 2, 3), (1, 4)) == 1
     assert "from token 2 on" in lanes.outcome(True, 1, 0.25)
     assert "0.25 apart" in lanes.outcome(True, 1, 0.25)
-    assert "by chance" in lanes.outcome(False, None, 0.0)
+    assert "by chance" in lanes.outcome(False, 1, 0.0)
+    assert lanes.outcome(False, None, 0.0) == lanes.outcome(True, None, 0.0) == "The texts are identical."
 
 
 # ---- on the screen

@@ -52,6 +52,8 @@ def command(name: str | None, **given: Any) -> None:
     from specchat.commands.options import Options
     from specchat.lab import rig
 
+    if given["race"] is not None and not given["race"].strip():
+        raise click.UsageError("--race needs a prompt to race on.")
     modes = _modes(given["modes"], given["depth"])
     prompts = _prompts(given["prompts"], given["only"])
     launch = opening.launch(Options.among(given), name)

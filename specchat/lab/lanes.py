@@ -75,10 +75,10 @@ def difference(plain: Sequence[int], other: Sequence[int]) -> int | None:
 
 def outcome(greedy: bool, place: int | None, margin: float) -> str:
     """A sentence about the two texts. `margin`: how far apart plain's two likeliest logits are where they differ."""
-    if not greedy:
-        return "At this temperature the texts differ by chance; their distribution is the same."
     if place is None:
         return "The texts are identical."
+    if not greedy:
+        return "At this temperature the texts differ by chance; their distribution is the same."
     return (
         f"The texts differ from token {place + 1} on, where plain's two likeliest logits are {margin:.2g} apart: "
         "`specchat verify` tells what width noise explains."

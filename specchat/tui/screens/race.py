@@ -87,13 +87,14 @@ def _counts(view: View) -> list[Segment]:
     if not lane.passes:
         return []
     passes = "pass" if lane.passes == 1 else "passes"
+    tokens = "token" if len(lane.tokens) == 1 else "tokens"
     parts = [
         Segment(
             Content.styled(f"{lane.passes:,} target {passes}", _DIM),
             rank=0,
             short=Content.styled(f"{lane.passes:,} {passes}", _DIM),
         ),
-        Segment(Content.styled(f"{len(lane.tokens):,} tokens", _DIM), 1),
+        Segment(Content.styled(f"{len(lane.tokens):,} {tokens}", _DIM), 1),
     ]
     if lane.tested:
         share = words.percent(lane.accepted / lane.tested)
