@@ -200,7 +200,7 @@ class _Loading:
         obstacle = unfit or self._plan.draft_obstacle
         step, rung = steps[0]
         if request.steps_down and rung.draft is None and self._plan.wish.draft and not obstacle:
-            obstacle = "the engine ended for want of memory with the draft model: it was left out"
+            obstacle = "the engine ended, probably for want of memory, with the draft model: it was left out"
         for step, rung in steps:
             if rung.draft is None or unfit or request.draft is None:
                 break
