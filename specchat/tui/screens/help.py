@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from textual.app import ComposeResult
 from textual.binding import Binding, BindingType
@@ -13,6 +13,8 @@ from textual.screen import ModalScreen
 from textual.widgets import Static
 
 from specchat.tui.actions import ACTIONS, COMMANDS, Place, key_name, keys_of
+
+_NARROW: Final = 70  # columns below which keys and what they do stand under one another
 
 
 class HelpScreen(ModalScreen[None]):
@@ -26,7 +28,16 @@ class HelpScreen(ModalScreen[None]):
     def __init__(self, keymap: Mapping[str, str]) -> None:
         super().__init__()
         self._keymap = keymap
-        self.HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (70, "-wide")]
+
+    def on_mount(self) -> None:
+        self._fit()
+
+    def on_resize(self) -> None:
+        self._fit()
+
+    def _fit(self) -> None:
+        # Textual's own breakpoints are looked at when the terminal is resized, not when a screen is pushed.
+        self.set_class(self.app.size.width < _NARROW, "-narrow")
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(id="help") as box:
