@@ -234,7 +234,8 @@ class Session:
         """Write a reply to `turns` once with each of `modes`, of at most `most` tokens and with the same seed.
 
         Yields the events with the index of their mode. The history stays as it is, and what the engine has read of
-        the turns is shared by all. A `stop` after this call ends the running reply, and the race with it.
+        the turns is shared by all. No prompt is read on a round's clock, by the draft neither. A `stop` after this
+        call ends the running reply, and the race with it.
         """
         self._stopping.clear()
         return self._race(turns, modes, most)
@@ -247,6 +248,7 @@ class Session:
         options = replace(
             self.options,
             max_tokens=min(most, self.options.max_tokens or most),
+            draft_first=True,
             sampling=replace(sampling, seed=seed),
         )
         with self._idle.busy():

@@ -312,6 +312,19 @@ def test_the_time_a_draft_read_counts(model: Model) -> None:
     assert chat.finished.figures.seconds == pytest.approx(sum(event.round.total_seconds for event in chat.rounds))
 
 
+def test_where_ways_are_compared_the_draft_reads_first_and_off_the_clock(model: Model) -> None:
+    chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    chat.draft.delay = 0.05
+    messages = [Message("user", "hello there " * 40)]
+    options = ReplyOptions(GREEDY, draft_first=True)
+    chat.target.prompt = chat.draft.prompt = len(chat.engine.prompt_tokens(messages, options))
+    rounds = [event.round for event in chat.engine.reply(messages, options) if isinstance(event, Generated)]
+
+    reading = 0.05 * len([width for width in chat.draft.widths if width > 2])
+    assert rounds[0].drafter == "draft"
+    assert rounds[0].draft_seconds < reading
+
+
 def test_nothing_is_read_for_a_draft_while_it_is_switched_off(model: Model) -> None:
     chat = Scripted(model, "abcabcabcabc", speculation=Speculation(Mode.DRAFT, 2))
     messages = [Message("user", "hello there " * 20)]

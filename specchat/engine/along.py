@@ -6,6 +6,7 @@ speed at least. It proposes nothing until it has read everything. While nobody w
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -40,6 +41,11 @@ class ReadingAlong:
                     self._state = ""
                     decoder.admit(self.drafter)
             self._seconds = time.perf_counter() - started
+
+    def finish(self, decoder: Decoder) -> None:
+        """Read everything now, at nobody's charge. Raises Cancelled."""
+        self.go_on(decoder, math.inf)
+        self._seconds = 0.0
 
     def charged(self, event: Round, wanted: bool) -> Round:
         """A round with the time that was spent on reading before it, and why there is no draft yet if it is wanted."""

@@ -63,6 +63,7 @@ class ReplyOptions:
     stop: tuple[str, ...] = ()
     template_variables: tuple[tuple[str, object], ...] = ()  # for example (("enable_thinking", False),)
     continue_last: bool = False  # the last message is an unfinished reply to go on with
+    draft_first: bool = False  # the draft reads the prompt before the first token, off the clock: for a comparison
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +363,8 @@ class Engine:
         reason = "cancelled"
         pieces: list[Piece] = []
         with suppress(Cancelled):
+            if along and options.draft_first:
+                along.finish(decoder)
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
                 if along:
                     event = along.charged(event, self._policy.wants("draft"))
