@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from itertools import pairwise
+from random import Random
 
 import numpy as np
 import pytest
@@ -328,3 +331,57 @@ def longest_by_scan(kept: list[int]) -> int:
 
 def test_a_choice_without_depth_is_plain() -> None:
     assert FixedPolicy(Speculation(Mode.OFF)).choose({"draft": Offer(4)}) == Choice("plain", 0, "switched off")
+
+
+class Wild(FixedPolicy):
+    """Any drafter at any depth, stopping and judging at random."""
+
+    def __init__(self, chance: Random) -> None:
+        super().__init__(Speculation())
+        self._chance = chance
+
+    def choose(self, offers: Mapping[str, Offer]) -> Choice:
+        judge = "draft" in offers and self._chance.random() < 0.3
+        if not offers or self._chance.random() < 0.4:
+            return Choice("plain", 0, judge=judge)
+        drafter = self._chance.choice(list(offers))
+        depth = self._chance.randint(1, min(9, offers[drafter].room))
+        return Choice(drafter, depth, worth=lambda _i, _confidence: self._chance.random() < 0.8, judge=judge)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_whatever_is_chosen_fails_or_is_cancelled_the_caches_hold_what_was_kept(seed: int) -> None:
+    chance = Random(seed)
+    target_vocabulary, draft_vocabulary = chance.choice([(8, 8), (8, 6), (6, 8)])
+    target = ScriptedCache(from_table(pair_table(target_vocabulary, 1)), target_vocabulary, chance.randint(40, 200))
+    draft = ScriptedCache(from_table(pair_table(draft_vocabulary, 2)), draft_vocabulary, chance.randint(20, 220))
+    eog = target_vocabulary - 1
+    drafters: dict[str, Drafter] = {"draft": ModelDrafter(draft, target_vocabulary), "ngram": NgramDrafter()}
+    decoder = Decoder(target, drafters, Wild(chance), is_eog=lambda token: token == eog)
+    kept = [chance.randrange(target_vocabulary) for _ in range(chance.randint(1, 30))]
+    target.decode(kept[:-1], 0)
+
+    def check() -> None:
+        drafted = list(draft.tokens)
+        assert list(target.tokens) == kept[:-1]
+        assert drafted == [token if token < draft_vocabulary else 0 for token in kept[: len(drafted)]]
+
+    faults = [(target, Cancelled()), (draft, Cancelled()), (draft, SpecchatError("no memory for a batch"))]
+    for _ in range(4):
+        if len(kept) > target.n_ctx:
+            break
+        penalty = chance.choice([1.0, 1.3])
+        sampling = replace(WARM, temperature=chance.choice([0.0, 1.0]), repeat_penalty=penalty, seed=seed)
+        before, limit = len(kept), chance.choice([None, chance.randint(1, 60)])
+        with suppress(Cancelled):
+            for event in decoder.run(kept, sampling, limit):
+                kept += event.tokens
+                check()
+                assert eog not in event.tokens[:-1]
+                assert event.accepted <= event.tested <= event.proposed
+                if chance.random() < 0.05:
+                    cache, fault = chance.choice(faults)
+                    cache.interrupt = fault
+        check()
+        assert limit is None or len(kept) - before <= limit
+        target.interrupt = draft.interrupt = None

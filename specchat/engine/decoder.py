@@ -145,7 +145,8 @@ class Decoder:
         try:
             # 1. Which drafter, how deep; 0 is plain.
             choice = self._choose(kept, room)
-            failed = self._judge(kept, sampler) if choice.judge else ""
+            if choice.judge and (failure := self._judge(kept, sampler)):
+                choice = Choice("plain", 0, failure)
             # 2. Propose.
             draft, reason = self._propose(choice, kept, sampler)
             proposals = draft.proposals
@@ -174,7 +175,7 @@ class Decoder:
             context_used=len(kept),
             confidences=draft.confidences,
             declined=self._declined(draft, verdict),
-            reason=failed or reason,
+            reason=reason,
         )
 
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
