@@ -10,6 +10,7 @@ import pytest
 from specchat import locations
 from specchat.commands import opening
 from specchat.commands.options import Options
+from specchat.tui import attach
 from specchat.tui.completion import candidates
 from tests.tui import HOSTILE, chatting
 
@@ -25,6 +26,22 @@ def test_what_is_no_path_is_no_file_and_raises_nothing(typed: str) -> None:
     assert not locations.exists(path)
     assert not candidates(f"@{typed}")
     assert not candidates(f"/model {typed}")
+
+
+@pytest.mark.parametrize("typed", ["@types/node", "npm i @angular/core @vue/cli", "@someone", f"{NOBODY}/x"])
+def test_what_only_looks_a_little_like_a_path_is_sent_as_it_is(
+    typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert attach.find(typed) == ()
+
+
+@pytest.mark.parametrize("typed", ["@/no/such", "@./x", "@../x/y", "@~/absent", '@"no such"', "@here/missing.txt"])
+def test_a_path_to_no_file_is_refused(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(attach.AttachError, match="There is no file"):
+        attach.find(f"what is {typed} about?")
 
 
 async def test_nothing_that_is_typed_for_a_path_ends_the_chat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

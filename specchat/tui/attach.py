@@ -31,9 +31,14 @@ def find(text: str) -> tuple[Attachment, ...]:
         path = locations.expanded(named)
         if locations.is_file(path):
             found.append(read(path))
-        elif match[1] or "/" in named:
+        elif match[1] or _is_surely_a_path(named, path):
             raise AttachError(f"There is no file {one_line(named, 80)}.")
     return tuple(found)
+
+
+def _is_surely_a_path(named: str, path: Path) -> bool:
+    """Whether a missing file was meant: @types/node is a package to most, unless there is a folder called types."""
+    return named.startswith(("/", "./", "../", "~/")) or ("/" in named and locations.exists(path.parent))
 
 
 def read(path: Path) -> Attachment:
