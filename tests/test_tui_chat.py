@@ -340,7 +340,7 @@ async def test_keys_can_be_mapped_anew() -> None:
 
 async def test_the_demo_says_what_it_is_and_offers_two_prompts_at_a_key_each() -> None:
     async with chatting() as chat:
-        await chat.shows("demo pair", "cannot pay on a CPU", "F8", "F9", "specchat pull")
+        await chat.shows("demo pair", "cannot pay on a CPU", "F8", "F9", "type /pull")
         await chat.pilot.press("f8")
         await chat.until(lambda: chat.client.asked and chat.idle)
         assert "Correct the spelling" in chat.client.asked[0][0].content
