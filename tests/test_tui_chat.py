@@ -343,7 +343,7 @@ async def test_the_demo_says_what_it_is_and_offers_two_prompts_at_a_key_each() -
         await chat.shows("demo pair", "cannot pay on a CPU", "F8", "F9", "type /pull")
         await chat.pilot.press("f8")
         await chat.until(lambda: chat.client.asked and chat.idle)
-        assert "Correct the spelling" in chat.client.asked[0][0].content
+        assert "Correct the mistakes" in chat.client.asked[0][0].content
         assert chat.client.speculation.mode is Mode.NGRAM
         await chat.pilot.press("f9")
         await chat.pilot.pause()
