@@ -22,7 +22,7 @@ from specchat.tui.stream import Stream
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 
 _INTERVAL: Final = 0.1  # seconds between two updates; twice as often costs the engine 12 % of its speed, this 6 %
-_SHARE: Final = 0.15  # of one core for everything the screen does: dearer updates come less often
+_SHARE: Final = 0.1  # of one core for everything the screen does: dearer updates come less often
 _LONGEST: Final = 0.5  # seconds between two updates, whatever else (scrolling, say) keeps the screen busy
 
 
