@@ -303,6 +303,26 @@ def test_the_draft_reads_the_prompt_when_the_first_token_is_out(model: Model) ->
     assert list(chat.draft.tokens[: len(prompt)]) == prompt
 
 
+def test_a_draft_that_has_read_everything_costs_no_round_a_question(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = 0
+
+    def wants(_policy: FixedPolicy, _drafter: str) -> bool:
+        nonlocal asked
+        asked += 1
+        return True
+
+    monkeypatch.setattr(FixedPolicy, "wants", wants)
+    counts = []
+    for reply in ("abcabc", "abcabc" * 5):
+        asked = 0
+        chat = Scripted(model, reply, speculation=Speculation(Mode.DRAFT, 2))
+        assert chat.ask() == reply
+        counts.append(asked)
+    assert counts[0] == counts[1] > 0
+
+
 def test_the_time_a_draft_read_counts(model: Model) -> None:
     chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
     chat.draft.delay = 0.02

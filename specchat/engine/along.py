@@ -47,6 +47,11 @@ class ReadingAlong:
         self.go_on(decoder, math.inf)
         self._seconds = 0.0
 
+    @property
+    def is_due(self) -> bool:
+        """Whether the next round is to be `charged`: time was spent, or there is a reason why there is no draft."""
+        return bool(self._seconds or self._state)
+
     def charged(self, event: Round, wanted: bool) -> Round:
         """A round with the time that was spent on reading before it, and why there is no draft yet if it is wanted."""
         seconds, self._seconds = self._seconds, 0.0

@@ -366,7 +366,7 @@ class Engine:
             if along and options.draft_first:
                 along.finish(decoder)
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
-                if along:
+                if along and along.is_due:  # asking the policy what it wants has a price, and this is every round
                     event = along.charged(event, self._policy.wants("draft"))
                 before = text.n_tokens
                 pieces += text.feed(self._bytes(event))
@@ -386,7 +386,7 @@ class Engine:
                 if asked != self._policy.speculation:
                     asked = self._policy.speculation
                     along = self._catching_up(decoder, along, event)
-                if along and not event.finish and self._policy.wants("draft"):
+                if along and along.reading and not event.finish and self._policy.wants("draft"):
                     along.go_on(decoder, event.target_seconds)
                 yield from self._due_notices()
         if text.stopped:
