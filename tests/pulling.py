@@ -7,6 +7,8 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import pytest
+
 from specchat.pairs import pull as pulling
 from specchat.pairs.catalog import Catalog, HubSource, ModelFile, Pair, Shard
 from specchat.pairs.discovery import Place
@@ -18,7 +20,32 @@ from tests.fakehub import FakeHub, model
 
 REPO = "some/models-GGUF"
 SIZE = 400_000
+ENTRY = f"""
+[files.t]
+repo = "{REPO}"
+file = "target.gguf"
+[files.d]
+repo = "{REPO}"
+file = "draft.gguf"
+[pairs.duo]
+target = "t"
+draft = "d"
+"""
 QUICK = Patience(asks=2, tries=3, first_wait=0.02, longest_wait=0.05, longest_limit=60)
+
+
+def duo_hub(size: int) -> FakeHub:
+    """A hub with both files of `duo`, of so many bytes each."""
+    return FakeHub({(REPO, f"{role}.gguf"): model(size, n) for n, role in enumerate(("target", "draft"))})
+
+
+def knows_duo(home: Path, hub: FakeHub, monkeypatch: pytest.MonkeyPatch, more: str = "") -> None:
+    """Have the program that lives in `home` know the pair `duo` on this hub; `more` goes into the pair's entry."""
+    (home / "models.toml").write_text(ENTRY + more)
+    monkeypatch.setenv("HF_ENDPOINT", hub.url)
+    monkeypatch.setenv("HF_HOME", str(home / "hf"))
+    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @dataclass

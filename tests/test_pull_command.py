@@ -23,40 +23,23 @@ from specchat.pairs.background import BackgroundPull
 from specchat.pairs.progress import Phase, Plan, Progress
 from specchat.units import GIB
 from tests.fakehub import FakeHub, Knobs, model
+from tests.pulling import ENTRY, REPO, duo_hub, knows_duo
 
-REPO, SIZE, TOKEN = "some/models-GGUF", 300_000, "hf_verySecretToken"
+SIZE, TOKEN = 300_000, "hf_verySecretToken"
+NOTICE = 'licence_notice = "Built with [bold]care[/bold]."\n'
 COMMAND = [sys.executable, "-c", "from specchat.cli import main; main(prog_name='specchat')"]
-ENTRY = f"""
-[files.t]
-repo = "{REPO}"
-file = "target.gguf"
-[files.d]
-repo = "{REPO}"
-file = "draft.gguf"
-[pairs.duo]
-target = "t"
-draft = "d"
-licence_notice = "Built with [bold]care[/bold]."
-"""
 
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    files: dict[tuple[str, str], bytes | Path] = {
-        (REPO, f"{role}.gguf"): model(SIZE, n) for n, role in enumerate(("target", "draft"))
-    }
-    with FakeHub(files) as hub:
+    with duo_hub(SIZE) as hub:
         yield hub
 
 
 @pytest.fixture(autouse=True)
 def env(hub: FakeHub, specchat_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """The environment of the program; the home folder it works in."""
-    (specchat_home / "models.toml").write_text(ENTRY)
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_HOME", str(specchat_home / "hf"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    knows_duo(specchat_home, hub, monkeypatch, NOTICE)
     return specchat_home
 
 
@@ -211,7 +194,7 @@ def test_a_mistyped_repository_never_becomes_an_entry(env: Path) -> None:
     done = specchat("pull", "--target", "hf:no/such/file.gguf", "--name", "mine")
     assert done.returncode == 1
     assert "no repository no/such" in done.stderr
-    assert (env / "models.toml").read_text() == ENTRY
+    assert (env / "models.toml").read_text() == ENTRY + NOTICE
 
 
 @pytest.mark.parametrize(

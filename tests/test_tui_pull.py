@@ -13,41 +13,23 @@ from specchat.engine.costs import Costs
 from specchat.engine.policy import AdaptivePolicy, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.tui.screens.pairs import PairsScreen
-from tests.fakehub import FakeHub, model
+from tests.fakehub import FakeHub
+from tests.pulling import REPO, duo_hub, knows_duo
 from tests.scripted_client import ScriptedClient, until
 from tests.tui import Chat, chatting
 
-REPO, SIZE = "some/models-GGUF", 600_000
-ENTRY = f"""
-[files.t]
-repo = "{REPO}"
-file = "target.gguf"
-[files.d]
-repo = "{REPO}"
-file = "draft.gguf"
-[pairs.duo]
-target = "t"
-draft = "d"
-description = "for [b] tests"
-"""
+SIZE = 600_000
 
 
 @pytest.fixture
 def hub() -> Iterator[FakeHub]:
-    files: dict[tuple[str, str], bytes | Path] = {
-        (REPO, f"{role}.gguf"): model(SIZE, n) for n, role in enumerate(("target", "draft"))
-    }
-    with FakeHub(files) as hub:
+    with duo_hub(SIZE) as hub:
         yield hub
 
 
 @pytest.fixture(autouse=True)
 def home(hub: FakeHub, specchat_home: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    (specchat_home / "models.toml").write_text(ENTRY)
-    monkeypatch.setenv("HF_ENDPOINT", hub.url)
-    monkeypatch.setenv("HF_HOME", str(specchat_home / "hf"))
-    for name in ("HF_TOKEN", "HF_HUB_OFFLINE", "HUGGING_FACE_HUB_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    knows_duo(specchat_home, hub, monkeypatch, 'description = "for [b] tests"\n')
     return specchat_home
 
 
