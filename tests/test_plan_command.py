@@ -119,6 +119,13 @@ def test_a_pair_that_is_not_here_yet_is_priced_by_the_catalogue() -> None:
 # ---- what would fit
 
 
+def test_a_limit_holds_for_a_pair_that_is_not_here_too(specchat_home: Path) -> None:
+    assert "2.0 GiB of the" in specchat("plan", "qwen3-8b", "--memory-limit", "2G").stdout
+    (specchat_home / "settings.toml").write_text('memory_limit = "3G"\n')
+    assert "3.0 GiB of the" in specchat("plan", "qwen3-8b").stdout
+    assert "2.0 GiB of the" in specchat("plan", "qwen3-8b", "--memory-limit", "2G").stdout
+
+
 def test_the_largest_pair_that_fits_is_suggested(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ram, "available", lambda: Room(6 * GIB, 8 * GIB))
     much = fitting.suggestion()
