@@ -9,6 +9,7 @@ words are the reply, one token each, with the spaces between them; a word that b
 !again           start over at the word after the last instruction, for ever
 !notice=TEXT     a notice (underscores become spaces)
 !die=SIGSEGV     the process gets this signal;  !exit=3: it ends with this status
+!hang=60         it does nothing for so many seconds, in a native call that holds Python's lock
 !torn=3          it ends with this status in the middle of a message;  !mute: it closes its pipe and lives on
 !fail=TEXT       SpecchatError;  !bug: ValueError
 !noise=10        write so many bytes to the process's standard output and standard error each
@@ -21,6 +22,7 @@ room in memory until it is restored. "!release" releases the draft.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import stat
@@ -221,6 +223,8 @@ class _Reply:
             case "die":
                 os.kill(os.getpid(), signal.Signals[value])
                 time.sleep(10)
+            case "hang":
+                ctypes.PyDLL(None).sleep(int(value))
             case "torn":
                 os.write(_answers(), b"\x80\x05\x95\xff")
                 os._exit(int(value))

@@ -21,7 +21,7 @@ from specchat.engine.chat import Event, Finished, Generated, Message, Reading, R
 from specchat.engine.policy import Mode, Speculation
 from specchat.worker import autopsy
 from specchat.worker import client as client_module
-from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError
+from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError, EngineKilled
 from specchat.worker.protocol import Fault, Loading, LoadSettings
 from tests import scripted_engine
 
@@ -82,7 +82,7 @@ def pid_of(client: Client) -> int:
 
 
 def log_text() -> str:
-    return "".join(path.read_text() for path in locations.logs_dir().glob("engine-*.log"))
+    return "".join(path.read_text() for path in locations.logs_dir().glob("*.log"))
 
 
 # ---- streaming
@@ -341,6 +341,65 @@ def test_close_kills_a_process_that_does_not_answer(loaded: Client) -> None:
     assert gone(pid)
 
 
+HANGS = ["!die=SIGSTOP", "!hang=60"]
+
+
+@pytest.mark.parametrize("hang", HANGS)
+def test_an_engine_that_hangs_hears_no_cancel_and_can_be_killed_at_once(loaded: Client, hang: str) -> None:
+    before = pid_of(loaded)
+    arrived: list[Event] = []
+    errors: list[EngineError] = []
+
+    def read() -> None:
+        try:
+            arrived.extend(stream(loaded, f"one two three four five {hang} six"))
+        except EngineError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=read)
+    thread.start()
+    assert soon(lambda: text(arrived) == "one two three four five ")
+    loaded.cancel()
+    thread.join(0.3)
+    assert thread.is_alive()
+    started = time.monotonic()
+    loaded.kill()
+    thread.join(5)
+    assert time.monotonic() - started < 1.0
+    assert [type(error) for error in errors] == [EngineKilled]
+    assert "you ended" in str(errors[0])
+    assert gone(before)
+    load(loaded)
+    assert text(list(stream(loaded, "back again"))) == "back again"
+
+
+def test_an_engine_that_was_killed_did_not_crash(loaded: Client) -> None:
+    told: SimpleQueue[EngineDied] = SimpleQueue()
+    loaded.on_death = told.put
+    loaded.kill()
+    time.sleep(0.1)
+    assert told.empty()
+    loaded.kill()  # there is none
+    assert not list(locations.logs_dir().glob("crash-*.log"))
+
+
+def test_an_engine_that_reads_nothing_keeps_nobody_waiting(loaded: Client) -> None:
+    os.kill(pid_of(loaded), signal.SIGSTOP)
+    reply = threading.Thread(target=lambda: pytest.raises(EngineClosed, list, stream(loaded, "word " * 100_000)))
+    reply.start()  # more than a pipe holds
+    time.sleep(0.2)
+    started = time.monotonic()
+    for _ in range(3):
+        loaded.cancel()
+        loaded.set_speculation(Speculation(Mode.OFF))
+        loaded.answer_now()
+    assert time.monotonic() - started < 0.1
+    loaded.close()
+    assert time.monotonic() - started < 2.0
+    reply.join(5)
+    assert not reply.is_alive()
+
+
 def test_closing_a_load_ends_the_process(client: Client) -> None:
     progress = client.load(Path("slow.gguf"), None, LoadSettings())
     next(progress)
@@ -390,6 +449,31 @@ def test_only_the_latest_logs_are_kept_and_nothing_else_is_left_on_disk(client: 
     files = {path for path in tmp_path.rglob("*") if path.is_file()}
     assert len(files) == 5
     assert files >= set(old[-4:])
+
+
+def test_the_log_that_a_crash_names_stays_whatever_comes_after_it(loaded: Client) -> None:
+    with pytest.raises(EngineDied) as caught:
+        list(stream(loaded, "!die=SIGSEGV"))
+    for _ in range(7):
+        load(loaded)
+        loaded.close()
+    assert locations.tilde(caught.value.log) in str(caught.value)
+    assert "Segmentation fault" in caught.value.log.read_text()
+    for _ in range(7):
+        load(loaded)
+        with pytest.raises(EngineDied):
+            list(stream(loaded, "!exit=3"))
+    assert len(list(locations.logs_dir().iterdir())) <= 10
+
+
+def test_the_log_of_an_engine_that_runs_stays_while_others_come_and_go(loaded: Client) -> None:
+    other = Client()
+    for _ in range(7):
+        load(other)
+        other.close()
+    with pytest.raises(EngineDied) as caught:
+        list(stream(loaded, "!die=SIGSEGV"))
+    assert "Segmentation fault" in caught.value.log.read_text()
 
 
 def test_a_log_that_grew_too_long_is_started_anew(loaded: Client) -> None:
@@ -470,6 +554,10 @@ def test_another_machine_that_went_away_is_named_as_the_cause(tmp_path: Path) ->
 
 def test_a_windows_status_is_written_the_way_people_look_it_up(tmp_path: Path) -> None:
     assert "0xc0000005" in autopsy.examine(0xC0000005, autopsy.oom_kills(), tmp_path / "none.log").sentence
+
+
+def test_no_log_is_named_where_there_is_none(tmp_path: Path) -> None:
+    assert "log" not in autopsy.examine(3, autopsy.oom_kills(), tmp_path / "none.log").sentence
 
 
 # ---- arrows

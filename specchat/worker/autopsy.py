@@ -46,7 +46,7 @@ def examine(status: int | None, oom_kills_before: int, log: Path) -> Finding:
     `status` is minus the signal's number, as `subprocess` gives it, or None for a child that fell silent and had to
     be killed.
     """
-    where = f"; its log is {locations.tilde(log)}"
+    where = f"; its log is {locations.tilde(log)}" if log.is_file() else ""
     if status is None:
         return Finding(f"the engine's process stopped answering and was ended{where}", False)
     how = _ending(status)

@@ -1,29 +1,26 @@
 """The parent's side of the engine's process: start it, stream from it, cancel, survive its death.
 
 Contract: `load` and `reply` are blocking generators for one thread at a time; every other method may be called from
-any thread at any time. When the child dies, whoever waits gets `EngineDied`; `load` starts another. No name of
-llama.cpp is imported here.
+any thread at any time, and but for `count` and `margin`, which wait for an answer, none waits for a child that hangs.
+When the child dies, whoever waits gets `EngineDied`; `load` starts another. No name of llama.cpp is imported here.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
-from specchat import locations
 from specchat.engine.chat import Event, Finished, Message, ReplyOptions
 from specchat.engine.policy import Speculation
 from specchat.errors import SpecchatError
-from specchat.worker import autopsy
+from specchat.worker import autopsy, logs
 from specchat.worker.protocol import (
     Answer,
     AnswerNow,
@@ -51,7 +48,6 @@ from specchat.worker.protocol import (
     write,
 )
 
-_LOGS_KEPT: Final = 5
 _GRACE: Final = 0.7  # seconds the child has to end by itself before it is killed
 _DYING: Final = 10.0  # seconds a crash may take from closing its pipe (ggml prints a backtrace first)
 
@@ -77,6 +73,10 @@ class EngineClosed(EngineError):
     """`close` was called while somebody waited for the engine."""
 
 
+class EngineKilled(EngineClosed):
+    """`kill` was called while somebody waited for the engine."""
+
+
 _Delivery: TypeAlias = Answer | EngineError  # an EngineError is the last thing delivered
 
 
@@ -87,10 +87,11 @@ class _Child:
     """
 
     def __init__(self, unattended: Callable[[EngineDied], None]) -> None:
-        self.log = _new_log()
+        self.log = logs.new()
         self._unattended = unattended
         self._oom_kills = autopsy.oom_kills()
         with self.log.open("ab") as log:
+            logs.hold(log)
             self.process = subprocess.Popen(
                 # -P: the folder specchat was started in must not shadow the child's modules.
                 [sys.executable, "-P", "-m", "specchat.worker.process", str(self.log)],
@@ -99,22 +100,28 @@ class _Child:
                 stderr=log,
             )
         self._lock = threading.Lock()  # guards _waiting and _end
-        self._write_lock = threading.Lock()
+        self._requests: SimpleQueue[Request | None] = SimpleQueue()  # None: the last has been sent
         self._waiting: dict[int, SimpleQueue[_Delivery]] = {}
         self._end: EngineError | None = None
-        self._closing = False
+        self._wanted: EngineClosed | None = None  # the end that was asked for
         self.info: EngineInfo | None = None  # what is loaded, as it last said
         threading.Thread(target=self._read, name="engine answers", daemon=True).start()
+        threading.Thread(target=self._write, name="engine requests", daemon=True).start()
 
     @property
     def alive(self) -> bool:
         return self._end is None
 
     def send(self, request: Request) -> None:
-        """Write a request. One that the dead child never reads is answered by the reading thread."""
-        with self._write_lock, suppress(OSError, ValueError):
-            assert self.process.stdin is not None
-            write(self.process.stdin, request)
+        """Have a request written. One that the dead child never reads is answered by the reading thread."""
+        self._requests.put(request)
+
+    def _write(self) -> None:
+        """In a thread of its own: a child that hangs reads nothing, and a pipe that is full keeps its writer waiting."""
+        assert self.process.stdin is not None
+        with suppress(OSError), self.process.stdin as stream:
+            while (request := self._requests.get()) is not None:
+                write(stream, request)
 
     def answers(self, request: Load | Ask | Count | Margin | RestoreDraft) -> Generator[Answer, None, None]:
         """Send a request and yield its answers up to the last. Raises EngineError."""
@@ -151,38 +158,54 @@ class _Child:
                     queue = self._waiting.get(answer.id)
                 if queue is not None:  # else: nobody wants the rest of an abandoned reply
                     queue.put(answer)
-        end = self._autopsy(self._wait(_DYING))
+        self._over(self._autopsy(self._wait(_DYING)))
+
+    def _over(self, end: EngineError) -> None:
+        """Tell everybody of the end, once."""
         with self._lock:
+            if self._end is not None:
+                return
             self._end = end
             waiting = tuple(self._waiting.values())
             for queue in waiting:
                 queue.put(end)
+        self._requests.put(None)
         if not waiting and isinstance(end, EngineDied):
             self._unattended(end)
 
     def _autopsy(self, status: int | None) -> EngineError:
-        if self._closing:
-            return EngineClosed("the engine was closed")
-        finding = autopsy.examine(status, self._oom_kills, self.log)
-        return EngineDied(finding.sentence, self.log, finding.memory_suspected)
+        if self._wanted is not None:
+            return self._wanted
+        log = logs.keep(self.log)
+        finding = autopsy.examine(status, self._oom_kills, log)
+        return EngineDied(finding.sentence, log, finding.memory_suspected)
 
     def end(self) -> None:
         """Ask the process to end, kill it if it does not, and wait until it is gone."""
-        self._closing = True
+        self._wanted = end = self._wanted or EngineClosed("the engine was closed")
         self.send(Quit())
-        with suppress(OSError):
-            assert self.process.stdin is not None
-            self.process.stdin.close()
+        self._requests.put(None)
         self._wait(_GRACE)
+        self._over(end)
+
+    def kill(self) -> None:
+        """End the process, whatever it is doing."""
+        self._wanted = end = EngineKilled("you ended the engine, which did not answer")
+        self.process.kill()
+        self._wait(_GRACE)
+        self._over(end)
 
     def _wait(self, seconds: float) -> int | None:
         """The exit status; None where the process took longer than that and was killed."""
         try:
             return self.process.wait(seconds)
-        except subprocess.TimeoutExpired:
+        except BaseException as error:  # a second Ctrl+C too: no process stays behind
             self.process.kill()
-            self.process.wait()
-            return None
+            if not isinstance(error, subprocess.TimeoutExpired):
+                raise
+        with suppress(subprocess.TimeoutExpired):  # a driver may hold a killed process for as long as it likes
+            self.process.wait(_GRACE)
+        return None
 
 
 def _is_last(answer: Answer) -> bool:
@@ -322,24 +345,15 @@ class Client:
         if child is not None:
             child.end()
 
+    def kill(self) -> None:
+        """End the process whatever it is doing, and at once; whoever waits for it gets `EngineKilled`."""
+        with self._lock:
+            child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+
     def _running(self) -> _Child:
         child = self._child
         if child is None:
             raise EngineError("the engine is not running")
         return child
-
-
-def _new_log() -> Path:
-    """A log file for one engine process, in the logs' folder; only the latest few are kept."""
-    folder = locations.logs_dir()
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        old = sorted(folder.glob("engine-*.log"))[: -(_LOGS_KEPT - 1)]
-        for path in old:
-            with suppress(OSError):  # another window's, on a system that locks open files
-                path.unlink()
-        log = folder / f"engine-{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}.log"
-        log.touch()
-    except OSError:
-        return Path(os.devnull)  # a full or read-only disk must not keep anybody from chatting
-    return log
