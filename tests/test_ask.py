@@ -20,6 +20,7 @@ from specchat.cli import main
 from specchat.history import Conversation, Store
 from tests import ggufs, scripted_engine
 from tests.conftest import DemoPair
+from tests.terminal import all_gone, descendants, engine_of
 
 ROOT = Path(__file__).parents[1]
 
@@ -246,6 +247,25 @@ def test_ctrl_c_with_json_leaves_an_object(target: str) -> None:
     out, _ = interrupt(program)
     assert json.loads(out)["finish"] == ""
     assert json.loads(out)["reply"].startswith("word ")
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+@pytest.mark.parametrize("hang", ["!die=SIGSTOP", "!hang=60"])
+def test_ctrl_c_leaves_an_engine_that_hangs_and_none_of_it_stays_behind(target: str, hang: str, presses: int) -> None:
+    program = start("-m", target, f"one two three four five {hang} six")
+    assert program.stdout is not None
+    first = os.read(program.stdout.fileno(), 1000).decode()
+    engine = engine_of(descendants(program.pid))
+    time.sleep(0.2)
+    for _ in range(presses - 1):
+        program.send_signal(signal.SIGINT)
+        time.sleep(0.2)  # while it waits for the engine to end by itself
+    began = time.monotonic()
+    out, err = interrupt(program)
+    assert time.monotonic() - began < 3.0
+    assert (first + out).strip() in ("one two three four", "one two three four five")
+    assert "Traceback" not in err
+    assert all_gone([engine], 1.0)
 
 
 @pytest.mark.usefixtures("target")

@@ -384,9 +384,13 @@ def test_an_engine_that_was_killed_did_not_crash(loaded: Client) -> None:
 
 
 def test_an_engine_that_reads_nothing_keeps_nobody_waiting(loaded: Client) -> None:
+    def read() -> None:
+        with pytest.raises(EngineClosed):
+            list(stream(loaded, "word " * 100_000))  # more than a pipe holds
+
     os.kill(pid_of(loaded), signal.SIGSTOP)
-    reply = threading.Thread(target=lambda: pytest.raises(EngineClosed, list, stream(loaded, "word " * 100_000)))
-    reply.start()  # more than a pipe holds
+    reply = threading.Thread(target=read)
+    reply.start()
     time.sleep(0.2)
     started = time.monotonic()
     for _ in range(3):

@@ -117,7 +117,7 @@ class _Child:
         self._requests.put(request)
 
     def _write(self) -> None:
-        """In a thread of its own: a child that hangs reads nothing, and a pipe that is full keeps its writer waiting."""
+        """In a thread of its own: a child that hangs reads nothing, and a full pipe keeps whoever writes waiting."""
         assert self.process.stdin is not None
         with suppress(OSError), self.process.stdin as stream:
             while (request := self._requests.get()) is not None:
