@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import sqlite3
 import stat
@@ -304,6 +305,59 @@ def test_a_lock_that_is_never_given_back_is_said(file: Path, monkeypatch: pytest
         assert len(store.search("zebra")) == 3
         rude.execute("ROLLBACK")
         store.keep_unsent(talk, "text")
+
+
+def test_only_the_first_call_waits_long_for_a_lock(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 1.0)
+    talk = fill(file)
+
+    def patience(store: Store) -> int:
+        return int(store._db.execute("PRAGMA busy_timeout").fetchone()[0])
+
+    with closing(sqlite3.connect(file, isolation_level=None)) as rude, Store(file) as store:
+        rude.execute("BEGIN IMMEDIATE")
+        assert patience(store) == 1000
+        for _ in range(2):
+            with pytest.raises(HistoryError, match="locked"):
+                store.keep_unsent(talk, "text")
+            assert patience(store) < 100
+        rude.execute("ROLLBACK")
+        store.keep_unsent(talk, "text")
+        assert patience(store) == 1000
+
+
+def test_a_locked_file_with_an_abandoned_reply_can_be_read(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 0.05)
+    talk = fill(file)
+    with closing(sqlite3.connect(file, isolation_level=None)) as rude, Store(file) as store:
+        rude.execute("UPDATE messages SET state = 'streaming', owner = '1/0.0/1/' || ?", (platform.node(),))
+        rude.execute("BEGIN IMMEDIATE")
+        assert store.conversation(talk).id == talk
+        rude.execute("ROLLBACK")
+        assert {message.state for message in store.tree(talk)} == {"stopped"}
+
+
+@pytest.mark.parametrize("what", ["deleted", "moved", "replaced"])
+def test_a_file_that_goes_away_is_said_at_every_call_and_not_written(file: Path, tmp_path: Path, what: str) -> None:
+    talk = fill(file)
+    with Store(file) as store:
+        if what == "deleted":
+            file.unlink()
+        else:
+            file.rename(tmp_path / "elsewhere.db")
+        if what == "replaced":
+            Store(file).close()
+        calls: tuple[Callable[[], object], ...] = (
+            lambda: store.keep_unsent(talk, "text"),
+            lambda: store.conversation(talk),
+            lambda: store.search("zebra"),
+            store.version,
+        )
+        for call in calls:
+            with pytest.raises(HistoryError, match=r"history\.db was moved or deleted while it was in use"):
+                call()
+    with Store(file) as store:
+        assert store.conversations() == ()
 
 
 # Processes

@@ -66,6 +66,25 @@ def _alone(path: Path) -> Iterator[None]:
         raise HistoryError(f"another program keeps {_name(lock)} locked: close it, then try again") from error
 
 
+def identity(path: Path | None) -> tuple[int, int] | None:
+    """What tells the file from another one of its name: device and inode. None where there is no file."""
+    try:
+        found = path.stat() if path else None
+    except FileNotFoundError:
+        return None
+    return (found.st_dev, found.st_ino) if found else None
+
+
+def must_be(path: Path | None, known: tuple[int, int] | None) -> None:
+    """Raise HistoryError unless `path` still is the file `known`.
+
+    SQLite itself writes on into a file that was moved or deleted under it, and what it writes is never seen again. Only
+    without a write-ahead log it looks, in the same way (`fileHasMoved` in its os_unix.c).
+    """
+    if identity(path) != known:
+        raise HistoryError(f"{_name(path)} was moved or deleted while it was in use: start again to have a new one")
+
+
 @contextmanager
 def explained(path: Path | None) -> Iterator[None]:
     """Turn errors of SQLite and the file system into a HistoryError of one sentence."""
