@@ -28,7 +28,8 @@ specchat's own help: scripts/run -- --help""",
     "test": """Usage: scripts/test [--backend NAME] [PYTEST-ARGS]
 
 Makes the environment on first use, with the test tools. Without arguments: ruff check, ruff format --check, mypy
-and pytest, and the exit status is 1 if any of them fails; with arguments: `pytest PYTEST-ARGS` alone.""",
+and pytest (a process a core), and the exit status is 1 if any of them fails; with arguments: `pytest PYTEST-ARGS`
+alone.""",
     "test-long": """Usage: scripts/test-long [--backend NAME] [PYTEST-ARGS]
 
 Runs the soaks and full statistical grids of tests/long.""",
@@ -43,6 +44,8 @@ OPTIONS = """
   -h, --help      this text
   --              ends these options"""
 LINT = (("ruff check", ["ruff", "check", "."]), ("ruff format", ["ruff", "format", "--check", "."]), ("mypy", ["mypy"]))
+# A test file stays in one process, so that its models are made once; more processes than four crowd a laptop's memory.
+SUITE = ["pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +121,7 @@ def test(place: Checkout, options: Options) -> int:
         return timed(place, "pytest", ["pytest", *options.rest])
     if not tmux:
         return 1
-    steps = [timed(place, name, command) for name, command in (*LINT, ("pytest", ["pytest"]))]
+    steps = [timed(place, name, command) for name, command in (*LINT, ("pytest", SUITE))]
     return int(any(steps))
 
 

@@ -18,9 +18,10 @@ LENGTH = "60"  # tokens: enough to press keys in, whatever else the machine is d
 
 @pytest.fixture
 def home(tmp_path: Path, demo_pair: DemoPair) -> Path:
-    """A home in which the demo pair is there already."""
+    """A home in which the demo pair is there already, on one thread: two of them crawl where others are at work."""
     (tmp_path / "models").symlink_to(demo_pair.library.models)
     (tmp_path / "verified").symlink_to(demo_pair.library.records)
+    (tmp_path / "settings.toml").write_text("threads = 1\n")
     return tmp_path
 
 
@@ -119,7 +120,7 @@ def test_after_kill_9_question_partial_reply_and_unsent_text_are_there_again(hom
         tmux.keys("C-c")
         tmux.type("Stop there.")
         tmux.keys("Enter")
-        tmux.wait_for(lambda text: re.search(r"● .*tok/s", text))
+        tmux.wait_for(lambda text: re.search(r"[●○] .*tok/s", text))  # a short answer may have ended by now
         tmux.keys("C-q")
         assert tmux.ended_clean() == 0
         assert re.search(r"^specchat --resume \w+$", tmux.text, re.MULTILINE)
