@@ -66,6 +66,9 @@ class Alternating:
         self.disturbed = False
         self._round = self._last = 0
 
+    def begin(self, temperature: float) -> None:
+        """Nothing depends on it."""
+
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         self._round += 1
         name = ("draft", "ngram", "plain")[self._round % 3]

@@ -274,6 +274,20 @@ class TestAcceptance:
             acceptance.add_round(offer, 9, 9)
         assert acceptance.expected(offer, 9)[-1] > 0.9 * hopeful
 
+    def test_copies_are_expected_to_end_sooner_in_a_hot_reply_until_much_was_seen(self) -> None:
+        acceptance = NgramAcceptance()
+        offer = Offer(9, match=20, quotes=True)
+
+        def at(temperature: float) -> float:
+            acceptance.expect(temperature)
+            return float(acceptance.rates(offer, 1)[0])
+
+        assert at(0.0) > at(0.5) > at(1.0) == at(2.0)
+        prejudice = at(0.0) - at(1.0)
+        for _ in range(200):
+            acceptance.add(offer, [True])
+        assert at(0.0) - at(1.0) < 0.2 * prejudice
+
 
 @pytest.mark.parametrize(
     ("a", "k", "expected"), [(0.8, 4, 3.3616), (0.5, 4, 1.9375), (0.5, 8, 1.99609375), (1.0, 4, 5.0)]

@@ -178,27 +178,43 @@ class NgramAcceptance:
     """
 
     EDGES: Final = (3, 4, 5, 6, 8, 12, 16, 32)
-    # As 42 replies of a 135M model to 21 prompts had them, at temperatures 0 and 1; soon measured.
-    QUOTATION: Final = (0.55, 0.65, 0.75, 0.8, 0.85, 0.92, 0.94, 0.96, 0.97)
-    PHRASE: Final = (0.45, 0.45, 0.5, 0.5, 0.5, 0.55, 0.6, 0.7, 0.95)
+    # As 42 replies of a 135M model to 21 prompts had them, at temperature 0 and at 1; soon measured. A certain proposal
+    # is accepted with the target's own probability of it: copying ends sooner, the hotter the sampling is.
+    QUOTATION: Final = (
+        np.array((0.55, 0.65, 0.75, 0.8, 0.85, 0.92, 0.94, 0.96, 0.97)),
+        np.array((0.5, 0.65, 0.7, 0.75, 0.78, 0.8, 0.82, 0.85, 0.9)),
+    )
+    PHRASE: Final = (
+        np.array((0.45, 0.45, 0.5, 0.5, 0.5, 0.55, 0.6, 0.7, 0.95)),
+        np.array((0.45, 0.45, 0.5, 0.55, 0.6, 0.6, 0.65, 0.7, 0.9)),
+    )
     BELIEF: Final = 12.0  # observations' worth
     HALF_LIFE: Final = 64.0  # observations: the task matters more than the pair, and tasks change
 
     def __init__(self) -> None:
-        priors = {True: self.QUOTATION, False: self.PHRASE}
-        self._rates = {
-            quotes: [Rate(prior, self.BELIEF, self.HALF_LIFE) for prior in priors[quotes]] for quotes in priors
+        kinds = (True, False)
+        self._rates = {kind: [Rate(0.5, self.BELIEF, self.HALF_LIFE) for _ in self.QUOTATION[0]] for kind in kinds}
+        self._promises = {kind: Promise() for kind in kinds}
+        self.expect(0.0)
+
+    def expect(self, temperature: float) -> None:
+        """Where little was seen, believe what is usual at this temperature."""
+        hot = min(temperature, 1.0)
+        usual = {True: self.QUOTATION, False: self.PHRASE}
+        self._priors = {kind: (1.0 - hot) * cold_hot[0] + hot * cold_hot[1] for kind, cold_hot in usual.items()}
+        self._values = {
+            kind: np.array([rate.value(prior) for rate, prior in zip(self._rates[kind], priors, strict=True)])
+            for kind, priors in self._priors.items()
         }
-        self._values = {quotes: np.array(priors[quotes]) for quotes in priors}
-        self._promises = {quotes: Promise() for quotes in priors}
 
     def add(self, offer: Offer, judged: Sequence[bool]) -> None:
         """The outcomes of the first proposals of an offer, in order."""
-        rates, values = self._rates[offer.quotes], self._values[offer.quotes]
+        kind = offer.quotes
+        rates, priors, values = self._rates[kind], self._priors[kind], self._values[kind]
         for i, accepted in enumerate(judged):
             bucket = bisect_right(self.EDGES, offer.match + i)
             rates[bucket].add(float(accepted))
-            values[bucket] = rates[bucket].value()
+            values[bucket] = rates[bucket].value(priors[bucket])
 
     def add_round(self, offer: Offer, proposed: int, accepted: int) -> None:
         """A round of this offer, of which `accepted` of `proposed` tokens were kept."""

@@ -56,6 +56,9 @@ class Policy(Protocol):
     speculation: Speculation
     disturbed: bool  # other work of this program runs beside the engine: what rounds take now says nothing
 
+    def begin(self, temperature: float) -> None:
+        """A reply begins that is sampled at this temperature."""
+
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         """Answer for the next round; `offers` holds each drafter that can propose at least one token now."""
 
@@ -84,6 +87,9 @@ class FixedPolicy:
     def __init__(self, speculation: Speculation) -> None:
         self.speculation = speculation
         self.disturbed = False
+
+    def begin(self, temperature: float) -> None:
+        """Nothing depends on it."""
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         return fixed_choice(self.speculation, offers, self.DEPTHS)
@@ -158,6 +164,10 @@ class AdaptivePolicy:
         self._judging = self.JUDGING
 
     # -- deciding ------------------------------------------------------------------------------------------------
+
+    def begin(self, temperature: float) -> None:
+        self.ngram.expect(temperature)
+        self._prices.clear()
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         self._offers = offers
