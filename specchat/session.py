@@ -324,6 +324,14 @@ class Session:
         self._stopping.set()
         self._client.cancel()
 
+    def kill(self) -> None:
+        """End the engine's process, whatever it is doing; who waits for it gets `EngineKilled`, and keeps what came.
+
+        A later `send` wakes another.
+        """
+        self._stopping.set()
+        self._client.kill()
+
     def answer_now(self) -> None:
         """End the reasoning of the running reply at the next round; says nothing to a reply that is past it."""
         self._client.answer_now()

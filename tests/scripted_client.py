@@ -16,7 +16,7 @@ from specchat.engine.policy import Mode, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.stats import Figures
 from specchat.session import Launch, Session
-from specchat.worker.client import Client, EngineError
+from specchat.worker.client import Client, EngineError, EngineKilled
 from specchat.worker.protocol import EngineInfo, Loading, LoadSettings, ModelInfo
 
 INFO = EngineInfo(
@@ -79,6 +79,18 @@ def until(event: threading.Event, text: str, rest: str) -> Script:
     return script
 
 
+def hanging(text: str) -> Script:
+    """A script that writes `text` and then hears of nothing until it is killed."""
+
+    def script(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        if text:
+            yield generated(text, client.figures(1))
+        client.killed.wait(20)
+        raise EngineKilled("you ended the engine, which did not answer")
+
+    return script
+
+
 @dataclass
 class ScriptedClient(Client):
     """Answers every message with `script`, which may yield any event and raise any error."""
@@ -99,6 +111,7 @@ class ScriptedClient(Client):
         self._info: EngineInfo | None = None
         self.cancelled = threading.Event()
         self.hurried = threading.Event()  # asked to end its reasoning
+        self.killed = threading.Event()
         self.speculation = Speculation()
 
     @property
@@ -127,6 +140,7 @@ class ScriptedClient(Client):
 
     def reply(self, messages: Sequence[Message], options: ReplyOptions) -> Generator[Event, None, None]:
         self.cancelled.clear()
+        self.killed.clear()
         self.asked.append(tuple(messages))
         self.options.append(options)
         try:
@@ -163,6 +177,10 @@ class ScriptedClient(Client):
     def close(self) -> None:
         self.cancelled.set()
         self.closed = True
+        self._info = None
+
+    def kill(self) -> None:
+        self.killed.set()
         self._info = None
 
     def figures(self, tokens: int) -> Figures:

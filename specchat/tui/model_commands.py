@@ -252,8 +252,8 @@ class ModelCommands:
     def run_tokens(self, argument: str) -> str:
         session, figures = self._screen.session, self._screen.figures
         if argument:
-            count = session.count_tokens(argument)
-            return f"{count:,} {'token' if count == 1 else 'tokens'}."
+            self._screen.run_worker(self._screen.say_count(argument), exit_on_error=False)
+            return ""
         size = figures.context_size or (session.info.n_ctx if session.info else 0)
         return f"The conversation takes {figures.context_used:,} of {size:,} tokens."
 
@@ -265,9 +265,9 @@ class ModelCommands:
         return ""
 
     def run_unload(self, _: str) -> str:
-        if self._screen.busy:
+        if self._screen.is_replying:
             raise CommandError("Stop the reply first.")
-        if self._screen.session.info is None:
+        if self._screen.session.info is None and not self._screen.is_loading:
             raise CommandError("The models are not loaded.")
         self._screen.session.close()
         self._screen.show_state()

@@ -119,6 +119,8 @@ class ChatScreen(Races, Pulls):
         await self.play.wind_down()
         if self.pull is not None:
             await self.pull.stop()
+        # Before the loop ends: it waits for threads, and these for an engine that may hang.
+        await asyncio.to_thread(self.session.close)
         self.journal.keep_unsent(self.dock.text, now=True)
 
     # ---- what the screen shows
@@ -143,13 +145,14 @@ class ChatScreen(Races, Pulls):
     def _hints(self, live: bool) -> dict[str, str]:
         """The actions that make sense now, with their labels where they differ."""
         labels = {"help": ""}
+        stop = "End the engine" if self.stopping.is_deaf else "Stop"
         if self.transcript.has_focus:
             labels |= {action.name: "" for action in ACTIONS if action.place is Place.CONVERSATION}
-            return labels | {"escape": "Stop" if live else "To the box"}
+            return labels | {"escape": stop if live else "To the box"}
         off = self.session.speculation.mode is Mode.OFF
         labels["toggle_speculation"] = "Speculation on" if off else "Speculation off"
         if live or self.editing is not None:
-            labels["escape"] = "Leave" if self.editing is not None else "Stop"
+            labels["escape"] = "Leave" if self.editing is not None else stop
         if not self.transcript.at_end:
             labels["end"] = ""
         return labels | {"new": "", "conversations": "", "command_palette": "", "quit": ""}
@@ -251,11 +254,13 @@ class ChatScreen(Races, Pulls):
         else:
             self.dock.hush()
             self.dock.box.focus()
+            if self.is_loading:
+                self.note("The models are being loaded; /unload ends that.")
 
     def stop_reply(self) -> None:
-        """End the running reply at its next round."""
-        self.session.stop()
-        self.note("Stopping…")
+        """End the running reply at its next round, or with its engine where that was asked for in vain."""
+        self.note("Ending the engine…" if self.stopping.is_deaf else "Stopping…")
+        self.stopping.press()
 
     def action_interrupt(self) -> None:
         """Copy a selection, else clear the box, else stop the reply, else quit on a second press."""

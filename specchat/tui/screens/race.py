@@ -20,10 +20,11 @@ from textual.widgets import Static
 
 from specchat.session import Session, SessionEvent
 from specchat.tui import figures as words
-from specchat.tui.actions import Place, bindings
+from specchat.tui.actions import Place, bindings, key_name, key_of
 from specchat.tui.fit import Segment
 from specchat.tui.race import Pace, Race, Said, View
 from specchat.tui.reply import Reply
+from specchat.tui.stopping import Stopping
 from specchat.tui.stream import Stream
 from specchat.tui.text import as_sentence, clean, one_line
 from specchat.tui.widgets.hints import Hints
@@ -114,6 +115,7 @@ class RaceScreen(ModalScreen[Race | None]):
         self._race = make()
         self._stream: Stream[tuple[int, SessionEvent] | Said] | None = None
         self._wrong = ""  # what ended it too soon
+        self._stopping: Final = Stopping(session, self, self._show)
 
     def compose(self) -> ComposeResult:
         yield Static(id="race-title", markup=False)
@@ -144,6 +146,7 @@ class RaceScreen(ModalScreen[Race | None]):
 
     def _ended(self, error: Exception | None) -> None:
         self._stream = None
+        self._stopping.over()
         if not self._race.is_whole:
             self._race.finish()
             self._wrong = as_sentence(error) if error else "Stopped: there is nothing to compare."
@@ -153,7 +156,7 @@ class RaceScreen(ModalScreen[Race | None]):
         for place, side in enumerate(self.query(Side)):
             side.show(self._race.view(place, now), self._race.replies[place])
         self.query_one("#race-outcome", Static).update(self._outcome(now))
-        labels = {"stop_race": "Stop"}
+        labels = {"stop_race": "End the engine" if self._stopping.is_deaf else "Stop"}
         if self._stream is None:
             labels = {"stop_race": "Close" if self._race.is_over(now) else "To its end", "race_again": ""}
             labels |= {"keep_race": ""} if self._race.is_whole else {}
@@ -163,6 +166,9 @@ class RaceScreen(ModalScreen[Race | None]):
         race = self._race
         if self._wrong:
             return Content.styled(clean(self._wrong), "$text-warning")
+        if self._stopping.is_deaf:
+            again = key_name(key_of("stop_race", self._keymap))
+            return Content.styled(f"The engine does not answer: {again} again ends it.", "$text-warning")
         if not race.is_whole or not race.is_over(now):
             first, second = (race.lanes[side].mode for side in race.order)
             return Content.styled(f"{first} runs alone, then {second} alone while the first is shown again.", _DIM)
@@ -179,7 +185,7 @@ class RaceScreen(ModalScreen[Race | None]):
 
     def action_stop_race(self) -> None:
         if self._stream is not None:
-            self._session.stop()
+            self._stopping.press()
         elif not self._race.is_over(time.monotonic()):
             self._race.finish()
         else:

@@ -34,9 +34,10 @@ from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 from specchat.tui.widgets.welcome import Welcome
-from specchat.worker.client import EngineClosed
+from specchat.worker.client import EngineClosed, EngineKilled
 
 _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
+_KILLED: Final = "You ended the engine, which did not answer. The next message starts another."
 
 
 class Talk(TurnActions):
@@ -86,8 +87,14 @@ class Talk(TurnActions):
 
     async def _ended(self, running: Running) -> None:
         error = running.stream.error
+        if self.stopping.over():
+            self.dock.hush()  # "Stopping…"
         if running.turn is None:
             await self._load_ended(error)
+        elif isinstance(error, EngineKilled):
+            error, running.reply.finish = None, "cancelled"
+            await self._reply_ended(running, running.turn, None)
+            await self.transcript.add_notice(_KILLED)
         else:
             await self._reply_ended(running, running.turn, error)
         self.play.now = None
@@ -98,10 +105,10 @@ class Talk(TurnActions):
         switched, self._switched = self._switched, None
         if switched is not None:
             switched(error is not None)
-        if isinstance(error, EngineClosed) and self.then is not None:
-            return  # for other models
         for welcome in self.query(Welcome):
             await welcome.recompose()
+        if isinstance(error, EngineClosed):
+            return  # nobody wanted them any more
         info = self.session.info
         if error is not None:
             again = f" {self.session.launch.name} is loaded again." if switched is not None and info is not None else ""
@@ -143,8 +150,6 @@ class Talk(TurnActions):
         if message is not None:
             turn.number(message.id, message.branch, message.branches)
         await turn.finish(reply)
-        if reply.finish == "cancelled":
-            self.dock.hush()  # "Stopping…"
         if error is not None:
             await turn.fail(as_sentence(error))
         if reply.message is None and running.asked is not None:
@@ -205,6 +210,15 @@ class Talk(TurnActions):
         with suppress(SpecchatError):
             tokens = await asyncio.to_thread(self.session.count_tokens, text)
             self.note(f"Pasted {tokens:,} tokens; {self.key('unfold_pastes')} shows them in full.")
+
+    async def say_count(self, text: str) -> None:
+        """Say how many tokens a text is, once the engine has a moment for it."""
+        try:
+            tokens = await asyncio.to_thread(self.session.count_tokens, text)
+        except SpecchatError as error:
+            self.note(as_sentence(error), "error")
+        else:
+            self.note(f"{tokens:,} {'token' if tokens == 1 else 'tokens'}.")
 
     async def _say_sizes(self, attached: tuple[Attachment, ...]) -> None:
         """How many tokens the attached files are; the engine answers between two rounds."""

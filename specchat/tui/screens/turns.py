@@ -22,6 +22,7 @@ from specchat.tui.journal import Journal, spoken
 from specchat.tui.playback import Playback, Running
 from specchat.tui.screens.question import Question
 from specchat.tui.shown import Shown
+from specchat.tui.stopping import Stopping
 from specchat.tui.stream import Stream
 from specchat.tui.text import clean
 from specchat.tui.widgets.dock import Dock
@@ -44,6 +45,7 @@ class TurnActions(Screen[None]):
         self.figures = Figures()  # the latest known
         self.editing: UserTurn | None = None
         self.then: Callable[[], Awaitable[None]] | None = None  # once the stream has ended
+        self.stopping: Final = Stopping(session, self, self._say_deaf)
 
     @property
     def transcript(self) -> Transcript:
@@ -96,7 +98,12 @@ class TurnActions(Screen[None]):
             return
         self.then = then
         if self.play.now.is_reply:
-            self.session.stop()
+            self.stopping.ask()
+
+    def _say_deaf(self) -> None:
+        again = f"The engine does not answer: {self.key('escape')} again ends it."
+        self.note(f"{again} What came so far stays, and the next message starts another.", "warning")
+        self.show_state()
 
     async def show_branch(self, leaf: int | None) -> None:
         """Show the branch that ends with `leaf`, and go on from there."""
