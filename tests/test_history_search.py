@@ -169,6 +169,25 @@ def test_a_long_text_is_shown_around_the_match(store: Store) -> None:
         assert not any(ord(c) < 32 for c in text)
 
 
+@pytest.mark.parametrize("query", ["zebra", "zeb", "->", "31mred"])
+def test_nothing_of_an_escape_sequence_is_left(store: Store, query: str) -> None:
+    filler = "word " * 100
+    say(store, f"{filler}\x1b]0;title\x07\x1b[31mred\x1b[0m zebra -> \x1bMx {filler}")
+    (hit,) = store.search(query)
+    assert "red zebra -> x word" in hit.excerpt
+    assert "31m" not in hit.excerpt
+    assert "0;title" not in hit.excerpt
+    assert marked(hit).count("[") == 1
+    shown = [hit.excerpt[start:end] for start, end in hit.spans]
+    assert shown == [{"zeb": "zebra", "31mred": "red"}.get(query, query)]
+
+
+def test_what_is_found_only_inside_an_escape_sequence_is_shown_without_a_mark(store: Store) -> None:
+    say(store, "before \x1b]0;title\x07 after")
+    (hit,) = store.search("title")
+    assert (hit.excerpt, hit.spans) == ("before after", ())
+
+
 def test_text_that_looks_like_a_mark_moves_no_span(store: Store) -> None:
     say(store, "\x01\x02[b]<b>zebra</b>[/b]\x03 zebra")
     assert found(store, "zebra") == ["[b]<b>[zebra]</b>[/b] [zebra]"]

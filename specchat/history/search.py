@@ -11,22 +11,25 @@ import re
 import secrets
 import sqlite3
 import unicodedata
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Final, Literal, TypeAlias
 
+from specchat.escapes import sequences, without_sequences
 from specchat.history.rows import moment
 from specchat.history.values import UNTITLED, Hit
 
 MAX_TERMS: Final = 32
-EXCERPT_TOKENS: Final = 24
-EXCERPT_LENGTH: Final = 160
+EXCERPT_LENGTH: Final = 160  # characters, a quarter of them before the first match
 _TERM: Final = re.compile(r'"([^"]*)"?|([^\s"]+)')
 # Thai and Lao, Burmese, Khmer, kana, Chinese characters: a run of them is one word to the index.
 _NO_BLANKS: Final = re.compile(
     "[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]"
 )
 _Column: TypeAlias = Literal["content", "reasoning"]
+_Span: TypeAlias = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +79,10 @@ def _by_index(
     # Marks that no text can hold but by a wild accident: control characters may stand in a text.
     start, end = secrets.token_hex(8), secrets.token_hex(8)
     # Scores that differ by less than a hundredth say nothing: there the time decides. A match in the reasoning
-    # counts less than one in the answer. Two stages: a snippet costs far more than a score.
+    # counts less than one in the answer. Two stages: marking costs far more than a score. Whole texts are marked, no
+    # snippets: one of those may begin inside an escape sequence, which then is none any more.
     rows = db.execute(
-        f"""WITH best AS (
+        """WITH best AS (
             SELECT m.id, m.role, m.updated, m.conversation, c.title,
                 round(bm25(message_index, 1.0, 0.3), 2) AS score
             FROM message_index
@@ -87,8 +91,8 @@ def _by_index(
             WHERE message_index MATCH :match AND c.deleted IS NULL AND (:within IS NULL OR c.id = :within)
             ORDER BY score, m.updated DESC, m.id DESC LIMIT :limit)
         SELECT best.*,
-            snippet(message_index, 0, :start, :end, '…', {EXCERPT_TOKENS}) AS content,
-            snippet(message_index, 1, :start, :end, '…', {EXCERPT_TOKENS}) AS reasoning
+            highlight(message_index, 0, :start, :end) AS content,
+            highlight(message_index, 1, :start, :end) AS reasoning
         FROM message_index JOIN best ON best.id = message_index.rowid
         WHERE message_index MATCH :match ORDER BY score, best.updated DESC, best.id DESC""",
         {
@@ -104,13 +108,14 @@ def _by_index(
 
 def _marked_hit(row: sqlite3.Row, start: str, end: str) -> Hit:
     where: _Column = "content" if start in row["content"] else "reasoning"
-    excerpt, *pieces = _one_line(row[where]).split(start)
-    spans = []
+    first, *pieces = row[where].split(start)
+    texts, spans, at = [first], [], len(first)
     for piece in pieces:
         inside, _, after = piece.partition(end)
-        spans.append((len(excerpt), len(excerpt) + len(inside)))
-        excerpt += inside + after
-    return _hit(row, where, excerpt, spans)
+        spans.append((at, at + len(inside)))
+        texts += (inside, after)
+        at += len(inside) + len(after)
+    return _hit(row, where, *_excerpt(*_clean("".join(texts), spans)))
 
 
 def _by_reading(
@@ -136,12 +141,8 @@ def _by_reading(
 
 def _read_hit(row: sqlite3.Row, columns: Sequence[_Column], patterns: Sequence[str]) -> Hit:
     where = next((column for column in columns if _spans(row[column], patterns)), columns[0])
-    text = row[where]
-    first, last = next(iter(_spans(text, patterns)), (0, 0))
-    begin = max(0, first - EXCERPT_LENGTH // 4)
-    end = max(begin + EXCERPT_LENGTH, last)
-    excerpt = _one_line("…" * (begin > 0) + text[begin:end] + "…" * (end < len(text)))
-    return _hit(row, where, excerpt, _spans(excerpt, patterns, every=False))
+    text = without_sequences(row[where])
+    return _hit(row, where, *_excerpt(text, _spans(text, patterns, every=False)))
 
 
 def _in_titles(db: sqlite3.Connection, terms: Sequence[_Term]) -> list[Hit]:
@@ -155,7 +156,7 @@ def _in_titles(db: sqlite3.Connection, terms: Sequence[_Term]) -> list[Hit]:
     return [_hit(row, "title", row["title"], spans) for row, spans in found if spans]
 
 
-def _spans(text: str, patterns: Sequence[str], every: bool = True) -> list[tuple[int, int]]:
+def _spans(text: str, patterns: Sequence[str], every: bool = True) -> list[_Span]:
     """Where any of the patterns stands; nowhere if `every` one is wanted and one is missing."""
     if every and not all(re.search(pattern, text, re.IGNORECASE) for pattern in patterns):
         return []
@@ -168,15 +169,48 @@ def _folded(text: str) -> str:
     return "".join(unicodedata.normalize("NFD", c)[0] for c in text)
 
 
-def _one_line(text: str) -> str:
-    return re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", " ", text).strip()
+def _clean(text: str, spans: Sequence[_Span]) -> tuple[str, list[_Span]]:
+    """The text without escape sequences, and where the spans are in it; one that was in a sequence is none."""
+    gone = list(sequences(text))
+    begins, lengths = [begin for begin, _ in gone], [0, *accumulate(end - begin for begin, end in gone)]
+
+    def moved(at: int) -> int:
+        before = bisect_left(begins, at)
+        inside = max(0, gone[before - 1][1] - at) if before else 0
+        return at - lengths[before] + inside
+
+    shifted = ((moved(begin), moved(end)) for begin, end in spans)
+    return without_sequences(text), [(begin, end) for begin, end in shifted if begin < end]
+
+
+def _excerpt(text: str, spans: Sequence[_Span]) -> tuple[str, list[_Span]]:
+    """What stands around the first span, on one line, cut between words; and the spans in that."""
+    first, last = spans[0] if spans else (0, 0)
+    begin = max(0, first - EXCERPT_LENGTH // 4)
+    if begin:
+        begin = max(begin, text.find(" ", begin, first) + 1)
+    end = max(begin + EXCERPT_LENGTH, last)
+    if end < len(text) and (blank := text.rfind(" ", last, end)) > last:
+        end = blank
+    excerpt, at, found = "…" * (begin > 0), begin, []
+    for start, stop in [span for span in spans if span[1] <= end]:
+        excerpt = (excerpt + _blanks_folded(text[at:start])).lstrip()
+        inside = _blanks_folded(text[start:stop])
+        found.append((len(excerpt), len(excerpt) + len(inside)))
+        excerpt, at = excerpt + inside, stop
+    rest = _blanks_folded(text[at:end])
+    return (excerpt + rest + "…" * (end < len(text))).strip(), found
+
+
+def _blanks_folded(text: str) -> str:
+    return re.sub(r"[\s\x00-\x1f\x7f-\x9f]+", " ", text)
 
 
 def _hit(
     row: sqlite3.Row,
     where: Literal["content", "reasoning", "title"],
     excerpt: str,
-    spans: Sequence[tuple[int, int]],
+    spans: Sequence[_Span],
 ) -> Hit:
     return Hit(
         conversation=row["conversation"],

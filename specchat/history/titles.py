@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import re
 import unicodedata
 from typing import Final
 
+from specchat.escapes import without_sequences
 from specchat.history.values import UNTITLED
 
 TITLE_LENGTH: Final = 50
-# Escape sequences go as a whole: without their first character the rest of them would stay as letters.
-_ESCAPE_SEQUENCE: Final = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\^_])")
 # Joiners that scripts and emoji need; every other format character (bidi overrides, ...) can disguise a title.
 _JOINERS: Final = "\u200c\u200d"
 
@@ -20,7 +18,7 @@ def title_of(text: str) -> str:
 
     Holds no control or format character, no line break and no run of blanks, whatever `text` holds.
     """
-    for line in _ESCAPE_SEQUENCE.sub("", text).splitlines():
+    for line in without_sequences(text).splitlines():
         words = _visible(line)
         if words and not words.startswith(("```", "~~~")):
             return _shortened(words)
@@ -29,7 +27,7 @@ def title_of(text: str) -> str:
 
 def clean_title(text: str) -> str:
     """A title as a person typed it, on one line and without control characters; may be empty."""
-    return _visible(_ESCAPE_SEQUENCE.sub("", text))
+    return _visible(without_sequences(text))
 
 
 def _visible(line: str) -> str:

@@ -11,19 +11,18 @@ import re
 from typing import Final
 
 from specchat.errors import SpecchatError
+from specchat.escapes import without_sequences
 
 # Python's splitlines() ends a line at each of these, the Markdown parser only at \n: Textual's streaming append,
 # which counts lines one way and parses them the other, would repeat or lose text.
 _SEPARATORS: Final = re.compile("\r\n|[\r\v\f\x1c-\x1e\x85\u2028\u2029]")
 # C0 but \t and \n, DEL, C1 (a bare \x9b is a control sequence introducer in some terminals), lone surrogates.
 _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\ud800-\udfff]")
-# A terminal's escape sequences: CSI, OSC (ended by BEL or ST), and the two-character ones.
-_SEQUENCES: Final = re.compile("\x1b(?:\\[[0-?]*[ -/]*[@-~]|\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|[@-Z\\\\-_])")
 
 
 def clean(text: str) -> str:
     """`text` with line separators as newlines and without escape sequences or control characters."""
-    return _CONTROLS.sub("", _SEPARATORS.sub("\n", _SEQUENCES.sub("", text)))
+    return _CONTROLS.sub("", _SEPARATORS.sub("\n", without_sequences(text)))
 
 
 def one_line(text: str, limit: int = 200) -> str:
