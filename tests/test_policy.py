@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import numpy as np
@@ -11,7 +11,7 @@ import pytest
 
 from specchat.engine.acceptance import DraftAcceptance, Judged, Learned, NgramAcceptance, Rate, expected_tokens
 from specchat.engine.costs import CostModel, Costs, PassCosts
-from specchat.engine.drafters import JUDGED_WINDOW, Offer
+from specchat.engine.drafters import JUDGED_WINDOW, Judgement, Offer
 from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation, break_even
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.stats import expected_tokens_per_pass
@@ -51,7 +51,7 @@ def simulate(policy: Policy, world: World, seed: int = 1, tokens: int = TOKENS) 
         event, cost = play(choice, world, kept, unread, truth, rng)
         if choice.judge:
             sure = [confidence(world.acceptance(kept), rng) for _ in range(min(unread, JUDGED_WINDOW // 2))]
-            policy.judged([(here, here) for here in sure])
+            policy.judged(Judgement(tuple((here, here) for here in sure), truth.draft.seconds(1)))
             cost += truth.draft.seconds(min(unread, JUDGED_WINDOW))
             unread = kept if unread > JUDGED_WINDOW else 1
         policy.record(event)
@@ -150,6 +150,29 @@ def test_a_hopeless_draft_costs_at_most_three_per_cent(curve: Mapping[int, float
     assert auto(world) >= 0.97 * plain
 
 
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+@pytest.mark.parametrize("learned", [None, Learned(0.85)], ids=["new", "known"])
+@pytest.mark.parametrize(
+    "disturbed",
+    [
+        pytest.param(lambda costs: replace(costs, draft={w: 3 * s for w, s in costs.draft.items()}), id="the draft's"),
+        pytest.param(
+            lambda costs: Costs(
+                {w: 2 * s for w, s in costs.target.items()}, {w: 2 * s for w, s in costs.draft.items()}, measured=True
+            ),
+            id="all",
+        ),
+    ],
+)
+def test_a_measurement_that_was_disturbed_is_mended(
+    curve: Mapping[int, float], learned: Learned | None, disturbed: Callable[[Costs], Costs]
+) -> None:
+    world = World(curve, 0.15, lambda _: 0.85)
+    known = average(lambda: AdaptivePolicy(Speculation(), world.costs(), learned), world)
+    misled = average(lambda: AdaptivePolicy(Speculation(), disturbed(world.costs()), learned), world)
+    assert misled >= 0.95 * known
+
+
 def test_an_always_plain_auto_would_fail() -> None:
     world = World(CURVES["gpu"], 0.05, lambda _: 0.9)
     assert simulate(FixedPolicy(Speculation(Mode.OFF)), world) < 0.95 * best_fixed(world)
@@ -218,6 +241,11 @@ class TestCosts:
             costs.record(1, 1.0)
         costs.record(1, 50.0)
         assert costs.seconds(1) < 1.1
+
+    def test_a_pass_that_cost_far_more_than_a_wider_one_was_interrupted(self) -> None:
+        costs = PassCosts({1: 1.0, 2: 1.5, 4: 9.0, 8: 3.0}, measured=True)
+        assert 1.5 <= costs.seconds(4) < 4.0
+        assert costs.seconds(3) < 3.0
 
     def test_plain_speed_is_unknown_until_it_was_measured_here(self) -> None:
         model = CostModel(Costs(CURVES["gpu"], {}, measured=True))

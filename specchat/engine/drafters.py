@@ -7,6 +7,7 @@ dropping a drawn token for its own probability would bias the output.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -43,6 +44,14 @@ class Offer:
     token: int = -1  # n-gram: what it would propose first
 
 
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """An idle drafter compared with the target over tokens just kept."""
+
+    tokens: tuple[tuple[float, float], ...] = ()  # (confidence, acceptance) at each
+    step_seconds: float | None = None  # what a draft step took
+
+
 JUDGED_WINDOW: Final = 64  # tokens that a long-idle draft reads to be judged by the last half of them
 
 # Asked before x_i is drawn: (i counted from 0, the draft's confidence there) -> is it worth proposing?
@@ -71,8 +80,8 @@ class Drafter(Protocol):
     def rollback(self, n_tokens: int) -> None:
         """Keep at most the first `n_tokens` of the conversation: what lies after them was not kept."""
 
-    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:
-        """(confidence, acceptance) at each of the last tokens of `kept`; `probabilities` holds the target's p(x) there.
+    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> Judgement:
+        """Compare with the last tokens of `kept`, which the target kept with `probabilities`.
 
         Judges an idle drafter without spending a target pass on it.
         """
@@ -90,9 +99,17 @@ class ModelDrafter:
     # Tokens read at once: a 0.5B draft on two cores reads them in a third of a second, a GPU in some milliseconds.
     BATCH: Final = 64
 
-    def __init__(self, context: Cache, target_vocabulary: int, *, substitute: int = 0) -> None:
+    def __init__(
+        self,
+        context: Cache,
+        target_vocabulary: int,
+        *,
+        substitute: int = 0,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
         """`substitute` enters the draft's cache in place of ids that only the target's vocabulary has."""
         self._context = context
+        self._clock = clock
         # Ids from here on exist in one vocabulary only: masked from q before drawing, never fed to the draft.
         self._shared = min(context.n_vocab, target_vocabulary)
         self._substitute = substitute
@@ -132,27 +149,39 @@ class ModelDrafter:
     def rollback(self, n_tokens: int) -> None:
         self._context.rollback(min(self.n_cached, n_tokens))
 
-    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> list[tuple[float, float]]:
+    def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> Judgement:
         unread = len(kept) - 1 - self.n_cached
         rows = min(len(probabilities), unread, JUDGED_WINDOW // 2)
         if rows <= 0:
-            return []
+            return Judgement()
         # Reading all that a long-idle draft missed would cost more than it is worth: the last tokens stand for the
         # whole, and as the cache is then no prefix of the conversation, it is emptied again.
         passing = unread > JUDGED_WINDOW
         if passing:
             self._context.rollback(0)
         start = len(kept) - 1 - JUDGED_WINDOW if passing else self.n_cached
+        fed, places = self._fed(kept[start:-1]), range(len(kept) - rows, len(kept))
         try:
-            logits = self._context.decode(self._fed(kept[start:-1]), rows)[:, : self._shared]
-            judged: list[tuple[float, float]] = []
-            for row, at in enumerate(range(len(kept) - rows, len(kept))):
-                q = sampler.distribution(logits[row], window(kept, sampler.settings, at))
-                accepted = acceptance_of(kept[at], probabilities[at - len(kept)], q)
-                judged.append((confidence(logits[row], q, sampler.settings), accepted))
+            judged = self._judged(fed[:-1], places[:-1], kept, sampler, probabilities) if fed[:-1] else []
+            # The last is read apart, as in a draft step: what was measured at load may have been disturbed, and an
+            # idle draft that is thought too dear would stay idle.
+            began = self._clock()
+            judged += self._judged(fed[-1:], places[-1:], kept, sampler, probabilities)
+            return Judgement(tuple(judged), self._clock() - began)
         finally:
             if passing:
                 self._context.rollback(0)
+
+    def _judged(
+        self, fed: list[int], places: range, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]
+    ) -> list[tuple[float, float]]:
+        """Read `fed` and compare its last rows with what was kept at `places`."""
+        logits = self._context.decode(fed, len(places))[:, : self._shared]
+        judged: list[tuple[float, float]] = []
+        for row, at in enumerate(places):
+            q = sampler.distribution(logits[row], window(kept, sampler.settings, at))
+            accepted = acceptance_of(kept[at], probabilities[at - len(kept)], q)
+            judged.append((confidence(logits[row], q, sampler.settings), accepted))
         return judged
 
     def _fed(self, tokens: Sequence[int]) -> list[int]:
@@ -218,11 +247,9 @@ class NgramDrafter:
     def rollback(self, n_tokens: int) -> None:
         """Nothing to forget: only kept tokens enter the index."""
 
-    def judge(
-        self, _kept: Sequence[int], _sampler: Sampler, _probabilities: Sequence[float]
-    ) -> list[tuple[float, float]]:
+    def judge(self, _kept: Sequence[int], _sampler: Sampler, _probabilities: Sequence[float]) -> Judgement:
         """Nothing to run: its offers can be compared with what was kept, for free."""
-        return []
+        return Judgement()
 
     def _catch_up(self, kept: Sequence[int]) -> None:
         for token in kept[len(self._tokens) :]:

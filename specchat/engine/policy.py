@@ -7,7 +7,7 @@ is told what the round did and what it cost. The past may decide the depth, neve
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from functools import cached_property
@@ -17,7 +17,7 @@ import numpy as np
 
 from specchat.engine.acceptance import DraftAcceptance, Judged, Learned, NgramAcceptance, expected_tokens
 from specchat.engine.costs import CostModel, Costs
-from specchat.engine.drafters import JUDGED_WINDOW, Continue, Offer, always
+from specchat.engine.drafters import JUDGED_WINDOW, Continue, Judgement, Offer, always
 from specchat.engine.rounds import Round
 from specchat.engine.stats import expected_tokens_per_pass
 
@@ -65,8 +65,8 @@ class Policy(Protocol):
     def record(self, event: Round) -> None:
         """Learn from a finished round."""
 
-    def judged(self, results: Sequence[tuple[float, float]]) -> None:
-        """Learn from a comparison of the idle draft with the target: (confidence, acceptance) for each token."""
+    def judged(self, judgement: Judgement) -> None:
+        """Learn from a comparison of the idle draft with the target."""
 
     def wants(self, drafter: str) -> bool:
         """Will the next reply probably use this drafter? Asked before a long prompt is read for it."""
@@ -97,7 +97,7 @@ class FixedPolicy:
     def record(self, event: Round) -> None:
         """Nothing to learn."""
 
-    def judged(self, results: Sequence[tuple[float, float]]) -> None:
+    def judged(self, judgement: Judgement) -> None:
         """Nothing to learn."""
 
     def wants(self, drafter: str) -> bool:
@@ -255,12 +255,14 @@ class AdaptivePolicy:
             self.draft.add([Judged(event.proposed, event.confidences[-1], event.declined)])
         self._record_ngram(event)
 
-    def judged(self, results: Sequence[tuple[float, float]]) -> None:
-        if not results:
+    def judged(self, judgement: Judgement) -> None:
+        if not judgement.tokens:
             return
         before = self.wants("draft")
         self._prices.clear()
-        self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in results])
+        self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in judgement.tokens])
+        if judgement.step_seconds is not None and not self.disturbed:
+            self.costs.draft.record(1, judgement.step_seconds)
         # A close call on little evidence is judged again as soon as there is more.
         unsure = self._standing("draft") > self.CLOSE and self.draft.trials < self.EVIDENCE
         self._allowance = math.inf if unsure else 0.0
