@@ -482,6 +482,20 @@ def test_progress_without_a_terminal_is_a_plain_line_for_each_thing(capsys: pyte
     assert capsys.readouterr().err == "one\ntwo\n"
 
 
+def test_the_rest_of_long_work_is_guessed_from_what_is_done_of_the_same_work() -> None:
+    pace = console.Pace()
+
+    def left(done: int, now: float, total: int | None = 100, *, in_bytes: bool = False) -> str:
+        return pace.left(Step("a text", done, total, in_bytes), now)
+
+    assert left(0, 0.0) == left(5, 5.0) == ""  # too soon to say
+    assert left(10, 60.0) == ", about 9 minutes left"
+    assert left(99, 60.0) == ", about 1 minute left"
+    assert left(10, 70.0, 50) == ""  # other work
+    assert left(20, 90.0, 50) == ", about 1 minute left"
+    assert left(30, 900.0, None) == left(30, 900.0, 60, in_bytes=True) == ""
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [

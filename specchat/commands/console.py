@@ -6,6 +6,7 @@ elsewhere each new thing being done is one plain line.
 
 from __future__ import annotations
 
+import math
 import signal
 import sys
 import time
@@ -66,7 +67,7 @@ def say(sentences: Iterable[str]) -> None:
 def follow(steps: Iterable[Step]) -> None:
     """Run the work that `steps` is, showing where it stands on standard error."""
     live = sys.stderr.isatty()
-    text, drawn = "", 0.0
+    text, drawn, pace = "", 0.0, Pace()
     try:
         for step in steps:
             if step.text != text and not live:
@@ -75,11 +76,31 @@ def follow(steps: Iterable[Step]) -> None:
             if live and (step.text != text or now - drawn >= _REDRAW):
                 drawn = now
                 # \x1b[K: what is left of a longer line goes.
-                print(f"\r{_line(step)}\x1b[K", end="", file=sys.stderr, flush=True)
+                print(f"\r{_line(step)}{pace.left(step, now)}\x1b[K", end="", file=sys.stderr, flush=True)
             text = step.text
     finally:
         if live and text:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
+class Pace:
+    """How long the rest of some parts will take, judged by those that are done."""
+
+    SURE: Final = 10.0  # seconds of work before which a guess would only jump about
+
+    def __init__(self) -> None:
+        self._total: int | None = None
+        self._began, self._from = 0.0, 0
+
+    def left(self, step: Step, now: float) -> str:
+        """To append to the line of `step`; empty for bytes, and where there is nothing to judge by."""
+        if step.total != self._total:
+            self._total, self._began, self._from = step.total, now, step.done
+        done, passed = step.done - self._from, now - self._began
+        if step.in_bytes or not step.total or done <= 0 or passed < self.SURE:
+            return ""
+        minutes = math.ceil(passed * (step.total - step.done) / done / 60)
+        return f", about {minutes} minute{'s' if minutes > 1 else ''} left"
 
 
 def _line(step: Step) -> str:

@@ -21,7 +21,7 @@ from specchat.engine import exact
 from specchat.engine.cache import Cache, Logits
 from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter
+from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.sampling import SamplingSettings
 from specchat.lab import width
@@ -100,10 +100,12 @@ class Writer:
         self, target: Cache, prompt: Sequence[int], mode: str, sampling: SamplingSettings, n: int
     ) -> tuple[int, ...]:
         policy = self._policies.setdefault(mode, AdaptivePolicy(speculation(mode), self._costs))
+        # One prompt is written to many times over: it is read once.
         for cache in (self.target, self._rig.draft):
             if cache is not None:
-                cache.rollback(0)
-        self.target.decode(prompt[:-1], 0)
+                cache.rollback(common_prefix(cache.tokens, prompt[:-1]))
+        if unread := prompt[len(self.target.tokens) : -1]:
+            self.target.decode(unread, 0)
         model = self._rig.target.model
         drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
         if self._rig.draft is not None:
@@ -200,6 +202,10 @@ class Verification:
         self._sampled: list[tuple[str, Sampled]] = []
         self._obstacle: str | None = None
         self._price: float | None = None
+        self._modes = modes(rig)
+        self._sampled_modes = [mode for mode in SAMPLED_MODES if rig.draft or not mode.startswith("draft")]
+        texts = len(prompts) + len(prompts[::EXACT_EVERY])
+        self._left = self._total = texts * (1 + len(self._modes)) + len(prompts) * len(self._sampled_modes)
 
     def verdict(self) -> Verdict:
         """What was found, once `run` is through."""
@@ -237,24 +243,26 @@ class Verification:
             noises.append(noise)
             yield Step(f"{text}, {noise.length:,} tokens in")
 
+    def _step(self, text: str) -> Step:
+        """One more text begins; one total for all of them tells how long the whole will take."""
+        self._left -= 1
+        return Step(text, self._total - self._left - 1, self._total, in_bytes=False)
+
     def _greedy(
         self, writer: Writer, prompts: Sequence[tuple[str, list[int]]], texts: list[Text], what: str
     ) -> Iterator[Step]:
-        every = modes(self._rig)
-        total = len(prompts) * len(every)
         for name, prompt in prompts:
+            yield self._step(f"{what}, {name}, plain")
             plain, gaps = writer.plain(prompt, self._n)
-            for mode in every:
-                yield Step(f"{what}, {name}, {mode}", len(texts), total, in_bytes=False)
+            for mode in self._modes:
+                yield self._step(f"{what}, {name}, {mode}")
                 texts.append(compare(name, mode, plain, gaps, writer.write(prompt, mode, GREEDY, self._n)))
 
     def _draws(self, writer: Writer) -> Iterator[Step]:
-        for mode in SAMPLED_MODES:
-            if mode.startswith("draft") and self._rig.draft is None:
-                continue
+        for mode in self._sampled_modes:
             check = SampledCheck(self._rig.target, self._rig.draft, self._seed)
             for i, (name, prompt) in enumerate(self._prompts):
-                yield Step(f"temperature 1, {mode}, {name}", i, len(self._prompts), in_bytes=False)
+                yield self._step(f"temperature 1, {mode}, {name}")
                 sampling = replace(SAMPLED, seed=self._seed + i)
                 check.add(prompt, writer.write(prompt, mode, sampling, self._n), sampling)
             self._sampled += [(mode, result) for result in check.results()]
