@@ -17,6 +17,8 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from statistics import median
 
+import psutil
+
 from specchat import locations
 from specchat.engine.chat import Finished, Message, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
@@ -65,6 +67,12 @@ def kept(history: Path) -> list[float]:
     return [float(speed) for speed in speeds if isinstance(speed, int | float)]
 
 
+def worked(terminal: Terminal) -> float:
+    """Seconds of processor time that the screen's own process has taken."""
+    times = psutil.Process(terminal.processes()[0]).cpu_times()
+    return float(times.user + times.system)
+
+
 @contextmanager
 def chat(target: Path, threads: int, tokens: int) -> Iterator[tuple[Terminal, Path]]:
     """The chat in a terminal, with a history of its own."""
@@ -102,9 +110,13 @@ def main() -> int:
             history = home / locations.history_file().name
             for turn in range(1, options.turns + 1):
                 alone = unseen(client, options.tokens)
-                ratios.append(shown(terminal, history, turn) / alone)
+                before = worked(terminal)
+                speed = shown(terminal, history, turn)
+                ratios.append(speed / alone)
+                share = (worked(terminal) - before) / (options.tokens / speed)
                 print(
-                    f"{threads} of {cores} cores, turn {turn}: {alone:.1f} tokens/s, on the screen {ratios[-1]:.3f} x"
+                    f"{threads} of {cores} cores, turn {turn}: {alone:.1f} tokens/s, on the screen {ratios[-1]:.3f} x; "
+                    f"the screen's process took {100 * share:.1f} % of a core"
                 )
         cost, allowed = 1.0 - median(ratios), ALLOWED[threads < cores]
         print(f"{threads} of {cores} cores: the screen costs {100 * cost:.1f} %  (at most {100 * allowed:.0f} %)")
