@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner, Result
+from textual.widgets import Static
 
 from specchat import offers, probe
 from specchat.cli import main
 from specchat.commands import opening
 from specchat.commands.options import Options
+from specchat.errors import SpecchatError
 from specchat.pairs import catalog
 from specchat.pairs.library import Library
 from specchat.session import Session
 from tests import ggufs
 from tests.ggufs import Shape
+from tests.tui import chatting
 
 
 @pytest.fixture
@@ -159,3 +163,28 @@ def test_the_screen_is_told_among_the_engines_notices(models: Path) -> None:
         assert "add -md auto" in session.info.notices[0]
     finally:
         session.close()
+
+
+@pytest.mark.parametrize("small_ones", [(), ("small.gguf",), ("small.gguf", "smaller.gguf")])
+@pytest.mark.parametrize("draft", [None, Path("auto"), Path("small.gguf")])
+async def test_in_a_running_chat_a_file_is_opened_as_on_the_command_line(
+    models: Path, monkeypatch: pytest.MonkeyPatch, small_ones: tuple[str, ...], draft: Path | None
+) -> None:
+    monkeypatch.chdir(models)
+    for layers, name in enumerate(reversed(small_ones), start=1):
+        small(models / name, name, layers)
+    if draft == Path("small.gguf") and not small_ones:
+        with pytest.raises(SpecchatError, match="no file"):
+            opening.instead(Options(), "target.gguf", draft)
+        return
+    started = opening.offering(opening.launch(Options(draft=draft), "target.gguf"))
+    assert opening.instead(Options(), "target.gguf", draft) == started
+    if draft != Path("small.gguf"):  # -md auto holds for whatever is opened, a draft's file for its target
+        assert opening.instead(Options(draft=draft), "target.gguf") == started
+    async with chatting(opener=partial(opening.instead, Options())) as chat:
+        await chat.say(f"/model target.gguf -md {draft}" if draft else "/model target.gguf", wait=False)
+        await chat.until(lambda: chat.idle and chat.session.launch.name == "target.gguf")
+        assert chat.session.launch.draft == started.draft
+        said = " ".join(str(notice.render()) for notice in chat.screen.query(".notice").results(Static))
+        assert started.remark in said
+        assert bool(started.remark) == ((draft is None and bool(small_ones)) or draft == Path("auto"))

@@ -43,10 +43,10 @@ class Loader(ScriptedClient):
         yield from super().load(target, *args, **options)
 
 
-def opener(name: str) -> Launch:
+def opener(name: str, draft: Path | None = None) -> Launch:
     if name == "missing":
         raise SpecchatError("missing is not installed: `specchat pull missing` fetches it")
-    launch = Launch(name, Path(f"{name}.gguf"))
+    launch = Launch(name, Path(f"{name}.gguf"), draft)
     return replace(launch, options=replace(launch.options, sampling=replace(launch.options.sampling, temperature=0.6)))
 
 
@@ -86,13 +86,13 @@ async def test_a_pair_that_cannot_be_loaded_brings_the_old_one_back() -> None:
 async def test_what_is_not_installed_or_loaded_already_is_said_in_place() -> None:
     async with chatting(Loader(), opener=opener) as chat:
         await chat.say("/model missing")
-        assert "specchat pull missing" in chat.note
+        await chat.until(lambda: "specchat pull missing" in chat.note)
         assert chat.box.text == "/model missing"
         await chat.pilot.press("ctrl+c")
         await chat.say("/model other")
         await chat.until(lambda: chat.idle and chat.session.launch.name == "other")
         await chat.say("/model other")
-        assert "loaded already: other" in chat.note
+        await chat.until(lambda: "loaded already: other" in chat.note)
         assert chat.client.loads == 2
 
 
@@ -123,6 +123,44 @@ async def test_another_pair_instead_of_one_that_is_still_loading() -> None:
         await chat.until(lambda: chat.idle and client.targets[-1] == "other.gguf")
         assert chat.session.launch.name == "other"
         assert "went wrong" not in chat.text
+
+
+async def test_looking_for_models_is_shown_keeps_nobody_waiting_and_the_last_wish_counts() -> None:
+    client, gate = Loader(), threading.Event()
+
+    def slowly(name: str, draft: Path | None) -> Launch:
+        if name == "first":
+            gate.wait(10)
+        return opener(name, draft)
+
+    async with chatting(client, opener=slowly) as chat:
+        await chat.say("/model first", wait=False)
+        await chat.shows("Looking for first…")
+        await chat.say("still here")
+        await chat.shows("Hello there.")
+        await chat.say("/model second", wait=False)
+        await chat.shows("second writes from here on")
+        gate.set()
+        await chat.pilot.pause(0.1)
+        assert client.targets == ["target.gguf", "second.gguf"]
+
+
+@pytest.mark.parametrize(
+    ("typed", "name", "draft"),
+    [("a -md auto", "a", Path("auto")), ("my -mdx.gguf", "my -mdx.gguf", None), ("a b -md c d", "a b", Path("c d"))],
+)
+async def test_a_draft_is_named_as_on_the_command_line(typed: str, name: str, draft: Path | None) -> None:
+    asked: list[tuple[str, Path | None]] = []
+
+    def remembering(name: str, draft: Path | None) -> Launch:
+        asked.append((name, draft))
+        return opener(name, draft)
+
+    async with chatting(Loader(), opener=remembering) as chat:
+        await chat.say(f"/model {typed}", wait=False)
+        await chat.until(lambda: asked == [(name, draft)])
+        await chat.say("/model a -md", wait=False)
+        await chat.until(lambda: "It is /model a -md auto" in chat.note)
 
 
 async def test_without_a_name_it_lets_one_choose(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -85,10 +85,11 @@ def launch(options: Options, name: str | None = None) -> Launch:
     )
 
 
-def instead(options: Options, name: str) -> Launch:
+def instead(options: Options, name: str, draft: Path | None = None) -> Launch:
     """What to open in place of what the chat was started with: a pair that is installed, or a file.
 
-    The other options hold for it too. Nothing is fetched or printed. Raises SpecchatError.
+    `draft` is as after -md on the command line; the other options of the start hold for it too. Takes a second where
+    a draft is looked for; nothing is fetched. Raises SpecchatError.
     """
     if not is_path(name):
         known = catalog.load()
@@ -96,7 +97,9 @@ def instead(options: Options, name: str) -> Launch:
         if not Library.default().installed(pair):
             where = f"/pull {pair.name} fetches it here, `specchat pull {pair.name}` in a shell"
             raise SpecchatError(f"{pair.name} is not installed: {where}")
-    return launch(replace(options, target=None, draft=None, pair=None, files=()), name)
+    if draft is None and options.draft == drafts.AUTO:
+        draft = drafts.AUTO
+    return offering(launch(replace(options, target=None, draft=draft, pair=None, files=()), name))
 
 
 def _sources(options: Options, pair: Mapping[str, float]) -> dict[str, str]:

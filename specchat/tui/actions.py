@@ -159,7 +159,11 @@ COMMANDS: Final = (
     ),
     Command("depth", "[N|auto]", "Propose N tokens a round (1 to 64), or leave it to the program.", ("auto",)),
     Command("system", "[TEXT|none]", "Set the system prompt of this conversation, or show it.", ("none",)),
-    Command("model", "[NAME|FILE]", "Load another pair or file; the conversation stays. Alone: choose a pair."),
+    Command(
+        "model",
+        "[NAME|FILE [-md DRAFT|auto]]",
+        "Load another pair or file (auto: with the smallest draft here); the conversation stays. Alone: choose a pair.",
+    ),
     Command("set", "[NAME [VALUE]]", "Change a setting for this run, or show it; alone: show them all."),
     Command("temp", "[T]", "Set the sampling temperature (0 takes the likeliest token), or show it."),
     Command("regen", "", "Have the last message answered once more."),

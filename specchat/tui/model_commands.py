@@ -6,10 +6,13 @@ settings file is never written.
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, TypeAlias, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 from specchat import locations, settings, tuning
 from specchat.engine.policy import Mode
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from specchat.tui.app import SpecchatApp
     from specchat.tui.screens.chat import ChatScreen
 
-Opener: TypeAlias = Callable[[str], Launch]  # a pair's name or a file -> what to open; raises SpecchatError
+# A pair's name or a file, and a draft's file or "auto" if one was asked for -> what to open; raises SpecchatError.
+Opener: TypeAlias = Callable[[str, Path | None], Launch]
+_DRAFT: Final = re.compile(r"\s+-md(?:\s+(?P<draft>.*))?$")  # as on the command line
 
 
 class ModelCommands:
@@ -38,6 +43,7 @@ class ModelCommands:
         self._opener = opener
         self._tuning = Tuning(screen.session.launch)
         self._set_in_app: set[str] = set()
+        self._sought = 0  # models asked for: who asks for others meanwhile does not want the ones before
 
     @property
     def _app(self) -> SpecchatApp:
@@ -173,26 +179,43 @@ class ModelCommands:
 
     def run_model(self, argument: str) -> str:
         if argument:
-            self._open(argument)
+            self._seek(argument)
         else:
             session, loading = self._screen.session, self._screen.is_loading
             self._screen.app.push_screen(ModelsScreen(session.launch.name, session.info, loading), self._picked)
         return ""
 
     def _picked(self, name: str | None) -> None:
-        if name is None:
-            return
-        try:
-            self._open(name)
-        except SpecchatError as error:
-            self._screen.note(capitalised(str(error)), "error")
+        if name is not None:
+            self._seek(name)
 
-    def _open(self, name: str) -> None:
-        """Load other models, after asking if a reply is being written. Raises SpecchatError."""
-        screen = self._screen
+    def _seek(self, typed: str) -> None:
+        """Find the models that were named, and a draft for them, and load them. Raises SpecchatError."""
         if self._opener is None:
             raise CommandError("This chat cannot load other models.")
-        wanted = self._tuning.of(self._opener(name))
+        asked = _DRAFT.search(typed)
+        name = typed[: asked.start()] if asked else typed
+        if asked and not asked["draft"]:
+            raise CommandError(f"It is /model {name} -md auto, or -md with a draft's file.")
+        self._sought += 1
+        self._screen.note(f"Looking for {one_line(name, 60)}…")
+        opener = partial(self._opener, name, Path(asked["draft"]) if asked else None)
+        self._screen.run_worker(self._find(opener, typed, self._sought), exit_on_error=False)
+
+    async def _find(self, opener: Callable[[], Launch], typed: str, number: int) -> None:
+        dock = self._screen.dock
+        try:
+            launch = await asyncio.to_thread(opener)
+            if number == self._sought:
+                dock.hush()
+                self._open(launch)
+        except SpecchatError as error:
+            dock.refuse(f"/model {typed}", capitalised(str(error)))
+
+    def _open(self, launch: Launch) -> None:
+        """Load other models, after asking if a reply is being written. Raises SpecchatError."""
+        screen = self._screen
+        wanted = self._tuning.of(launch)
         same = (wanted.opened.target, wanted.opened.draft) == (self._tuning.opened.target, self._tuning.opened.draft)
         if same and screen.session.info is not None and not screen.is_loading:
             raise CommandError(f"That is loaded already: {wanted.opened.name}.")
