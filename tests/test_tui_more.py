@@ -7,6 +7,7 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,13 @@ from specchat.engine.rounds import Origin
 from specchat.engine.stats import Figures
 from specchat.session import Attachment
 from specchat.tui import attach, editor, metrics, origins
+from specchat.tui.actions import ACTIONS, Place
+from specchat.tui.app import SpecchatApp
 from specchat.tui.completion import candidates
+from specchat.tui.screens.chat import ChatScreen
+from specchat.tui.screens.conversations import ConversationsScreen
+from specchat.tui.screens.race import RaceScreen
+from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.transcript import Transcript, code_blocks
 from tests.scripted_client import INFO, ScriptedClient, generated, until, words
 from tests.tui import HOSTILE, Chat, chatting
@@ -277,6 +284,46 @@ async def test_hints_follow_the_focus() -> None:
         await chat.pilot.press("escape")
         await chat.shows("F2 Speculation off")
         assert chat.app.focused is chat.box
+
+
+WHERE = {
+    Place.APP: SpecchatApp,
+    Place.SCREEN: ChatScreen,
+    Place.CONVERSATION: Transcript,
+    Place.LIST: ConversationsScreen,
+    Place.RACE: RaceScreen,
+}
+
+
+def _was_done(done: list[str], link: str) -> bool:
+    return bool(done) and done[-1] in link
+
+
+@pytest.mark.parametrize(("opened", "fewest"), [("", 5), ("tab", 8), ("ctrl+r", 5), ("/race hi", 1)])
+async def test_every_hint_can_be_clicked(opened: str, fewest: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = words("A reply that takes its time.", delay=0.5 if opened.startswith("/") else 0)
+    async with chatting(ScriptedClient(script), size=(120, 30)) as chat:
+        if opened.startswith("/"):
+            await chat.say(opened, wait=False)
+            await chat.until(lambda: isinstance(chat.app.screen, RaceScreen))
+        else:
+            await chat.say("hi")
+            await chat.pilot.press(*opened.split())
+        await chat.until(lambda: chat.app.screen.query(Hints).first().region.width)
+        await chat.pilot.pause(0.1)
+        done: list[str] = []
+        for action in ACTIONS:
+            if action.place in WHERE and action.hint is not None:
+                name = f"action_{action.name}"
+                monkeypatch.setattr(WHERE[action.place], name, staticmethod(partial(done.append, action.name)))
+        line = chat.app.screen.query(Hints).first().region
+        links = {x: chat.app.screen.get_style_at(x, line.y).meta.get("@click") for x in range(line.x, line.right)}
+        ends = {link: x for x, link in links.items() if link}
+        assert len(ends) >= fewest
+        for link, x in ends.items():
+            await chat.pilot.click(offset=(x, line.y))
+            await chat.until(partial(_was_done, done, link))
+        monkeypatch.undo()
 
 
 async def test_a_resumed_or_long_question_is_folded() -> None:

@@ -304,4 +304,5 @@ class ChatScreen(Races, Pulls):
 
     async def action_run_hint(self, name: str) -> None:
         """A hint of the footer was clicked."""
-        await self.run_action(f"app.{name}" if name in ("quit", "command_palette") else name)
+        place = next(action.place for action in ACTIONS if action.name == name)
+        await self.app.run_action(name, {Place.APP: self.app, Place.CONVERSATION: self.transcript}.get(place, self))

@@ -30,7 +30,7 @@ class Hints(StatusLine):
 
 
 def _hint(name: str, key: str, label: str) -> Content:
-    click = Style.from_meta({"@click": f"run_hint('{name}')"})
+    click = Style.from_meta({"@click": f"screen.run_hint('{name}')"})
     return Content.assemble(
         Content.styled(key_name(key), Style.parse("$foreground 85%") + click),
         Content.styled(f" {label}", Style.parse("$foreground 45%") + click),
