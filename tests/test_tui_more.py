@@ -117,6 +117,29 @@ async def test_thoughts_are_one_line_that_opens() -> None:
         assert chat.session.messages[-1].reasoning == "I wonder about [this]"
 
 
+@pytest.mark.parametrize("how", ["click", "key"])
+async def test_what_is_opened_at_the_end_stays_in_view(how: str) -> None:
+    thoughts = " ".join(f"thought{number}" for number in range(600))
+
+    def script(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        yield generated(thoughts, client.figures(1), reasoning=True)
+        yield generated("The answer.\n\n" * 12, client.figures(2))
+        yield Finished("end", client.figures(2))
+
+    async with chatting(ScriptedClient(script), size=(80, 40)) as chat:
+        await chat.say("hi")
+        await chat.shows("▸ thought · 600 words")
+        if how == "click":
+            await chat.pilot.click(".head")
+        else:
+            await chat.pilot.press("tab", "space")
+        await chat.shows("▾ thought", "thought0 thought1 ")
+        await chat.pilot.pause(0.1)
+        assert "▾ thought" in chat.text
+        await chat.say("again")
+        await chat.until(lambda: chat.screen.transcript.at_end)
+
+
 async def test_thinking_is_switched_where_the_template_can() -> None:
     async with chatting() as chat:
         await chat.say("/think off")

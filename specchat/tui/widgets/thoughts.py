@@ -3,8 +3,16 @@
 from __future__ import annotations
 
 from textual.app import ComposeResult
-from textual.containers import Vertical
+from textual.containers import Vertical, VerticalScroll
+from textual.widget import Widget
 from textual.widgets import Static
+
+
+def hold_still(widget: Widget) -> None:
+    """Have what scrolls around `widget` no longer follow its end: what is opened there would leave the view."""
+    for ancestor in widget.ancestors:
+        if isinstance(ancestor, VerticalScroll):
+            ancestor.release_anchor()
 
 
 class Thoughts(Vertical):
@@ -39,6 +47,8 @@ class Thoughts(Vertical):
 
     def toggle(self) -> None:
         """Open or close."""
+        if self._over:  # else its end is the end, and who opens it wants to see it grow
+            hold_still(self)
         self._body.display = not self._body.display
         self.show(self._text, self._over)
 

@@ -17,7 +17,7 @@ from specchat.tui.reply import Reply
 from specchat.tui.shown import Shown
 from specchat.tui.text import clean
 from specchat.tui.widgets.status import StatusLine
-from specchat.tui.widgets.thoughts import Thoughts
+from specchat.tui.widgets.thoughts import Thoughts, hold_still
 
 _FOLDED: Final = 14  # lines of a user's turn that are shown until it is opened
 
@@ -65,6 +65,7 @@ class UserTurn(Turn):
 
     def toggle(self) -> None:
         """Open or fold."""
+        hold_still(self)
         self._open = not self._open
         self._show()
 
