@@ -116,15 +116,20 @@ class PromptBox(TextArea):
     def edit(self, edit: Edit) -> EditResult:
         """Carry out an edit; one that would cut a folded paste takes the whole of it, one inside goes behind it."""
         top, bottom = edit.top, edit.bottom
-        if (span := self._folds.around(self.document[bottom[0]], bottom[1])) is not None:
+        if (span := self._fold_around(bottom)) is not None:
             bottom = (bottom[0], span[1])
         if edit.top == edit.bottom:
             top = bottom
-        elif (span := self._folds.around(self.document[top[0]], top[1])) is not None:
+        elif (span := self._fold_around(top)) is not None:
             top = (top[0], span[0])
         if (top, bottom) == (edit.top, edit.bottom):
             return super().edit(edit)
         return super().edit(Edit(edit.text, top, bottom, edit.maintain_selection_offset))
+
+    def _fold_around(self, location: tuple[int, int]) -> tuple[int, int] | None:
+        row, column = location
+        # TextArea cuts the last line with an edit that ends on the line after it.
+        return self._folds.around(self.document[row], column) if row < self.document.line_count else None
 
     def undo(self) -> None:
         if self.history.undo_stack:
