@@ -184,7 +184,7 @@ class Settings:
     keys: tuple[tuple[str, str], ...] = _setting(
         (),
         _keys,
-        '{ new = "f5", help = "f1,ctrl+o" }',
+        '{ new = "ctrl+o", help = "f1,f12" }',
         "Other keys for the chat's actions, by the names in the table of keys; a comma between several keys.",
     )
 

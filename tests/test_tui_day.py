@@ -156,7 +156,7 @@ async def test_a_history_that_fails_under_a_key_is_said_and_ends_nothing(
         await chat.pilot.press("f2")
         await chat.shows("The [disk] is gone")
         await chat.pilot.press("enter")
-        await chat.shows("the [disk] is gone")
+        await chat.shows("The [disk] is gone")
         monkeypatch.undo()
         await chat.pilot.press("escape")
         await chat.say("two")

@@ -18,7 +18,7 @@ from tests.tui import chatting
 @pytest.mark.parametrize(
     ("action", "keys", "expected"),
     [
-        ("new", "f5", "f5"),
+        ("new", "f11", "f11"),
         ("send", "ctrl+o, enter", "ctrl+o,enter"),
         ("quit", "Ctrl+Q", "ctrl+q"),
         ("copy", "x", "x"),
@@ -33,7 +33,7 @@ def test_keys_are_taken_in_textuals_names(action: str, keys: str, expected: str)
 @pytest.mark.parametrize(
     ("action", "keys", "said"),
     [
-        ("snd", "f5", "there is no action snd (did you mean send?); the actions are send, newline, previous"),
+        ("snd", "f11", "there is no action snd (did you mean send?); the actions are send, newline, previous"),
         ("new", "ctrl+foo", "is no key"),
         ("new", "strg+o", "is no key"),
         ("new", " , ", "needs a key"),
@@ -66,31 +66,31 @@ def test_every_action_can_be_given_its_own_keys() -> None:
 
 
 def test_keys_stand_in_the_settings_file(specchat_home: Path) -> None:
-    (specchat_home / "settings.toml").write_text('[keys]\nnew = "f5"\n')
-    assert keymap.of(settings.load()) == {"new": "f5"}
-    assert 'keys = { "new" = "f5" }' in settings.template(settings.read())
+    (specchat_home / "settings.toml").write_text('[keys]\nnew = "f11"\n')
+    assert keymap.of(settings.load()) == {"new": "f11"}
+    assert 'keys = { "new" = "f11" }' in settings.template(settings.read())
     (specchat_home / "settings.toml").write_text("keys = { new = 5 }\n")
     with pytest.raises(SpecchatError, match="keys must be a table"):
         settings.load()
-    (specchat_home / "settings.toml").write_text('keys = { nw = "f5" }\n')
+    (specchat_home / "settings.toml").write_text('keys = { nw = "f11" }\n')
     result = CliRunner().invoke(main, ["settings"])
     assert result.exit_code == 1
     assert "settings.toml: keys: there is no action nw (did you mean new?)" in result.stderr
 
 
 async def test_everything_names_the_keys_that_there_are() -> None:
-    mine = {"help": "f12", "new": "ctrl+o", "send": "f5", "toggle_speculation": "f10", "copy": "x"}
+    mine = {"help": "f12", "new": "ctrl+o", "send": "f11", "toggle_speculation": "f10", "copy": "x"}
     async with chatting(keymap=keymap.checked(mine.items())) as chat:
         await chat.shows("F12 Help", "Ctrl+O New", "F10 Speculation off", "F10 switches speculation")
         await chat.type("hi")
-        await chat.pilot.press("f5")
+        await chat.pilot.press("f11")
         await chat.until(lambda: chat.client.asked and chat.idle)
         await chat.pilot.press("tab")
         await chat.shows("x Copy")
         await chat.pilot.press("x")
         assert chat.app.clipboard == "Hello there."
         await chat.pilot.press("f12")
-        await chat.shows("Keys and commands", "F5", "Send the message")
+        await chat.shows("Keys and commands", "F11", "Send the message")
         await chat.pilot.press("f12")
         await chat.until(lambda: "Keys and commands" not in chat.text)
         await chat.pilot.press("escape", "f2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -62,6 +63,20 @@ async def test_edits_take_a_fold_or_leave_it() -> None:
         assert LONG in chat.box.whole
 
 
+async def test_a_line_is_cut_whole_with_what_is_folded_in_it() -> None:
+    async with chatting() as chat:
+        await chat.type("a ")
+        await chat.type(LONG)
+        for _ in range(2):  # the second time there is nothing
+            await chat.pilot.press("ctrl+x")
+            assert chat.box.whole == ""
+        await chat.type("one\ntwo")
+        await chat.pilot.press("ctrl+x")
+        assert chat.box.whole == "one\n"
+        await chat.pilot.press("up", "ctrl+x")
+        assert chat.box.whole == ""
+
+
 async def test_a_fold_is_shown_in_full_on_demand() -> None:
     async with chatting() as chat:
         await chat.type(LONG)
@@ -72,6 +87,15 @@ async def test_a_fold_is_shown_in_full_on_demand() -> None:
         assert chat.box.whole == LONG
         await chat.pilot.press("ctrl+y")
         assert chat.box.text == LONG
+
+
+async def test_a_long_paste_is_on_disk_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.tui.screens.talk._UNSENT", 1000.0)
+    async with chatting(ScriptedClient(), store=Store(tmp_path / "history.db")) as chat:
+        await chat.type("see: ")
+        await chat.type(LONG)
+        with Store(tmp_path / "history.db") as other:
+            await chat.until(lambda: (kept := other.last()) and kept.unsent == f"see: {LONG}")
 
 
 async def test_unsent_text_is_kept_with_what_was_pasted(tmp_path: Path) -> None:

@@ -97,9 +97,21 @@ class Chat:
         """Type `text`, press Enter, and wait for the reply's end."""
         await self.type(text)
         await self.pilot.press("enter")
-        await self.pilot.pause()
+        await self.handled()
         if wait:
             await self.until(lambda: self.idle)
+
+    async def handled(self) -> None:
+        """Wait until what was typed has gone its whole way.
+
+        Pilot.pause waits until every widget has dealt with what it has now, not with what comes of that: the key goes
+        to the box, which sends itself a message that goes to the dock, which sends itself another that goes up.
+        """
+        for widget in (self.app, self.box, self.box, self.screen.dock, self.screen.dock, self.screen):
+            dealt_with = asyncio.Event()
+            if widget.call_later(dealt_with.set):  # not while the application closes
+                await asyncio.wait_for(dealt_with.wait(), 30)
+        await self.pilot.pause()
 
 
 @asynccontextmanager

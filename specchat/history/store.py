@@ -160,6 +160,14 @@ class Store(Conversations):
             )
             return tuple(rows.message(row) for row in found)
 
+    def message_ids(self, conversation_id: str, after: int = 0) -> tuple[int, ...]:
+        """The messages of all branches written after the one called `after`, the oldest first."""
+        with self._reading() as db:
+            found = db.execute(
+                "SELECT id FROM messages WHERE conversation = ? AND id > ? ORDER BY id", (conversation_id, after)
+            )
+            return tuple(row["id"] for row in found)
+
     def switch(self, message_id: int) -> Conversation:
         """Show the branch through this message, down to the turn it was left at."""
         with self._writing() as db:

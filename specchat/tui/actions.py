@@ -81,6 +81,14 @@ ACTIONS: Final = (
         priority=True,
     ),
     Action("end", ("ctrl+end",), "To the end", "Go to the end and follow it.", hint=2, palette=True),
+    Action(
+        "elsewhere",
+        ("f5",),
+        "Other window",
+        "Show what another window added to this conversation.",
+        hint=1,
+        palette=True,
+    ),
     Action("metrics", ("f3",), "Figures", "Show or hide the panel of figures.", palette=True),
     Action(
         "origins",

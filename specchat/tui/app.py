@@ -32,12 +32,14 @@ from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
 from specchat.tui.driver import TerminalDriver
 from specchat.tui.model_commands import Opener
 from specchat.tui.screens.chat import ChatScreen
-from specchat.tui.text import as_sentence, capitalised, clean, one_line
+from specchat.tui.screens.conversations import ConversationsScreen
+from specchat.tui.text import capitalised, clean, one_line
+from specchat.tui.told import Told
 
 _DEFAULT_THEME: Final = "textual-dark"
 
 
-class SpecchatApp(App[None]):
+class SpecchatApp(Told, App[None]):
     """One window of specchat."""
 
     TITLE = "specchat"
@@ -77,6 +79,12 @@ class SpecchatApp(App[None]):
             with suppress(NotImplementedError, RuntimeError, ValueError):
                 loop.add_signal_handler(number, self._end_by_signal, number)
 
+    def on_app_focus(self) -> None:
+        """Whoever comes from another window sees what was done there."""
+        for screen in self.screen_stack:
+            if isinstance(screen, ChatScreen | ConversationsScreen):
+                screen.call_later(screen.look)
+
     def get_driver_class(self) -> type[Driver]:
         usual = super().get_driver_class()
         return TerminalDriver if usual is LinuxDriver else usual
@@ -113,7 +121,10 @@ class SpecchatApp(App[None]):
         conversation = self._chat.journal.conversation if self._chat else None
         if conversation is None or self._store.file is None:
             return ""
-        kept = self._store.conversation(conversation.id)
+        try:
+            kept = self._store.conversation(conversation.id)
+        except SpecchatError as error:
+            return clean(f"specchat: {error}")
         return f"{clean(kept.title)}\nspecchat --resume {kept.id}" if kept.messages and not kept.deleted else ""
 
     async def run_action(
@@ -126,8 +137,20 @@ class SpecchatApp(App[None]):
         try:
             return await super().run_action(action, default_namespace, namespaces)
         except SpecchatError as error:
-            self.notify(clean(as_sentence(error)), severity="error", markup=False)
+            self.tell(error)
             return True
+
+    def _handle_exception(self, error: Exception) -> None:
+        if isinstance(error, SpecchatError):
+            self.tell(error)
+        else:
+            super()._handle_exception(error)
+
+    def tell(self, error: SpecchatError) -> None:
+        if isinstance(self.screen, Told):
+            self.screen.tell(error)
+        else:
+            super().tell(error)
 
     async def action_quit(self) -> None:
         await self._leave(0)

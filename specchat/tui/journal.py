@@ -45,6 +45,11 @@ class Journal:
         self._troubled = False
         self.conversation: Conversation | None = None
         self.leaf: int | None = None  # the last message on the screen
+        self.said: tuple[Said, ...] = ()  # the branch as it was when it was last read
+        self.elsewhere: int | None = None  # the latest message that another window added, until it is shown
+        self._version = 0  # of the file, when it was last looked at
+        self._newest = 0  # the latest message of any window that is known
+        self._own: set[int] = set()  # those of this window since then
         self._growing: _Growing | None = None  # maybe of a conversation that was left meanwhile
         self._retry: int | None = None  # the question that got no answer
         self._unsent = ""
@@ -63,27 +68,67 @@ class Journal:
         return self._growing.id if self._growing is not None else None
 
     def is_deleted(self) -> bool:
-        """Whether the conversation on the screen has been deleted."""
-        return self._carefully(lambda: self.store.conversation(self.shown_id).deleted is not None, False)
+        """Whether the conversation on the screen has been deleted. Raises HistoryError."""
+        return self.store.conversation(self.shown_id).deleted is not None
 
-    def open(self, conversation: Conversation) -> tuple[Message, ...]:
-        """Make `conversation` the one on the screen; answers with its shown branch."""
+    def open(self, conversation: Conversation, unsent: str = "") -> tuple[Message, ...]:
+        """Make `conversation` the one on the screen; answers with its shown branch.
+
+        `unsent` stays in the box of the one that is left. Raises HistoryError, and has changed nothing then.
+        """
         conversation = self.store.conversation(conversation.id)  # it may have grown since it was listed
+        path, known = self.store.path(conversation.leaf), self.store.message_ids(conversation.id)
+        self.keep_unsent(unsent, now=True)
         self.conversation, self._retry = conversation, None
+        self._newest, self.elsewhere = max(known, default=0), None
         self._unsent = conversation.unsent
         self._session.system_prompt = conversation.system_prompt
-        return self.show(conversation.leaf)
+        self._stand_on(path)
+        return path
 
     def show(self, leaf: int | None) -> tuple[Message, ...]:
-        """Make the branch that ends with `leaf` the one on the screen; the session goes on from there."""
-        path = self.store.path(leaf) if leaf is not None else ()
-        self.leaf = leaf
-        self._session.messages = spoken(path)
+        """Make the branch that ends with `leaf` the one on the screen; the session goes on from there.
+
+        Raises HistoryError, and has changed nothing then.
+        """
+        path = self.store.path(leaf)
+        self._stand_on(path)
         return path
+
+    def _stand_on(self, path: tuple[Message, ...]) -> None:
+        self.leaf = path[-1].id if path else None
+        self._session.messages = self.said = spoken(path)
+
+    def before(self, message: int) -> tuple[Said, ...]:
+        """What was said before a message. Raises HistoryError."""
+        return spoken(self.store.path(self.store.message(message).parent))
 
     def close_conversation(self) -> None:
         """Leave the conversation; the next turn begins a new one."""
-        self.conversation, self.leaf, self._retry, self._unsent = None, None, None, ""
+        self.conversation, self._retry, self._unsent = None, None, ""
+        self._newest, self.elsewhere = 0, None
+        self._stand_on(())
+
+    # ---- other windows
+
+    def has_changed(self) -> bool:
+        """Whether another window has written anything since the last time this was asked. Raises HistoryError."""
+        before, self._version = self._version, self.store.version()
+        return self._version != before
+
+    def look(self) -> bool:
+        """Look for what other windows added to this conversation; whether there is more of it than at the last look.
+
+        `elsewhere` is then the latest of it. Raises HistoryError.
+        """
+        if self.conversation is None:
+            return False
+        ids = self.store.message_ids(self.conversation.id, self._newest)
+        added = [id for id in ids if id not in self._own]
+        self._newest = max(ids, default=self._newest)
+        self._own.clear()
+        self.elsewhere = added[-1] if added else self.elsewhere
+        return bool(added)
 
     def _ensure(self) -> Conversation:
         if self.conversation is None:
@@ -120,10 +165,11 @@ class Journal:
         self._begin(message.id)
         return message
 
-    def ask_anew(self, question: int, text: str) -> Message | None:
-        """Put an edited turn on disk beside the old one, and an empty reply after it."""
+    def ask_anew(self, question: int, text: str) -> Message:
+        """Put an edited turn on disk beside the old one, and an empty reply after it. Raises HistoryError."""
+        message = self._write_anew(question, text)
         self._unsent = ""
-        return self._carefully(lambda: self._write_anew(question, text), None)
+        return message
 
     def answer_anew(self, question: int) -> None:
         """Begin another reply to a question."""
@@ -136,6 +182,7 @@ class Journal:
             message = self.store.continue_reply(reply).message
             self._growing = _Growing(message.id)
             self.leaf = message.id
+            self._own.add(message.id)
 
         self._carefully(write, None)
 
@@ -161,33 +208,35 @@ class Journal:
         reply = self.store.begin_reply(question, pair=self._session.launch.name, settings=settings)
         self._growing = _Growing(reply.id)
         self.leaf, self._retry = reply.id, None
+        self._own |= {question, reply.id}
 
     def grow(self, reply: Reply) -> None:
         """Write what came since the last call, at most about twice a second."""
         growing, now = self._growing, time.monotonic()
-        if growing is None or now - growing.written < _INTERVAL:
-            return
-        answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
-        if answer or reasoning:
+        if growing is not None and now - growing.written >= _INTERVAL:
             growing.written = now
-            growing.answer, growing.reasoning = len(reply.answer), len(reply.reasoning)
-            self._carefully(lambda: self.store.append_to(growing.id, answer, reasoning), None)
+            self._grow(growing, reply)
+
+    def _grow(self, growing: _Growing, reply: Reply) -> None:
+        """Write the rest of a reply; what cannot be written now is written with what comes next."""
+
+        def write() -> None:
+            answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
+            if answer or reasoning:
+                self.store.append_to(growing.id, answer, reasoning)
+                growing.answer, growing.reasoning = len(reply.answer), len(reply.reasoning)
+
+        self._carefully(write, None)
 
     def end(self, reply: Reply) -> Message | None:
         """The reply has ended; answers with it as it is on disk."""
         growing, self._growing = self._growing, None
         if growing is None:
             return None
-        self.grow_to_end(growing, reply)
+        self._grow(growing, reply)
         state = _ENDS.get(reply.finish, "complete")
         figures = {**asdict(reply.figures), "drafters": reply.drafters, "finish": reply.finish}
         return self._carefully(lambda: self.store.finish(growing.id, state, figures=figures), None)
-
-    def grow_to_end(self, growing: _Growing, reply: Reply) -> None:
-        """Write the rest of a reply."""
-        answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
-        if answer or reasoning:
-            self._carefully(lambda: self.store.append_to(growing.id, answer, reasoning), None)
 
     # ---- the box
 
@@ -196,8 +245,13 @@ class Journal:
         moment = time.monotonic()
         if text == self._unsent or (moment - self._unsent_written < _INTERVAL and not now):
             return
-        self._unsent, self._unsent_written = text, moment
-        self._carefully(lambda: self.store.keep_unsent(self._ensure().id, text), None)
+        self._unsent_written = moment
+
+        def write() -> None:
+            self.store.keep_unsent(self._ensure().id, text)
+            self._unsent = text
+
+        self._carefully(write, None)
 
     def _carefully(self, write: Callable[[], T], otherwise: T) -> T:
         try:

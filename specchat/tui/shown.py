@@ -6,12 +6,15 @@ Contract: a pure value; a widget can be made from it again at any time, so that 
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
+from typing import Final
 
 from specchat.engine.stats import Figures
 from specchat.history import Message
 from specchat.tui.journal import figures_of
 from specchat.tui.reply import Reply
 from specchat.tui.text import clean
+
+ELSEWHERE: Final = "elsewhere"  # how a reply ends that another window is still writing
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +37,7 @@ class Shown:
         """From the history."""
         figures, finish, drafters = figures_of(message)
         if message.state == "streaming":
-            finish = "elsewhere"
+            finish = ELSEWHERE
         elif message.role == "assistant" and message.state == "stopped":
             finish = finish or "cancelled"
         return cls(

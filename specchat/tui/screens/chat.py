@@ -10,6 +10,7 @@ import asyncio
 import time
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar, Final
 
 from textual import events, on
@@ -33,6 +34,7 @@ from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.help import HelpScreen
 from specchat.tui.screens.pulls import Pulls
 from specchat.tui.screens.races import Races
+from specchat.tui.screens.windows import LOOK
 from specchat.tui.text import as_sentence, capitalised, one_line
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
@@ -89,11 +91,9 @@ class ChatScreen(Races, Pulls):
         self.play = self._make_playback()
         if self.session.speculation.mode is not Mode.OFF:
             self.last_on = self.session.speculation
-        if self._resume is not None:
-            await self.open_conversation(self._resume)
-            if self.session.launch.sources.get("system") == "command line":
-                self.session.system_prompt = self.session.launch.system_prompt
-        else:
+        with self.telling():
+            await self._go_on_with(self._resume)
+        if self.journal.conversation is None:
             await self.welcome()
         aside = self.journal.store.set_aside
         for sentence in filter(None, (self._warning, capitalised(aside.sentence) if aside else "")):
@@ -105,7 +105,14 @@ class ChatScreen(Races, Pulls):
         self.show_state()
         if self._choose:
             self.action_conversations()
+        self.set_interval(LOOK, partial(self.call_later, self.look))
         self._begun.set()
+
+    async def _go_on_with(self, conversation: Conversation | None) -> None:
+        if conversation is not None:
+            await self.open_conversation(conversation)
+            if self.session.launch.sources.get("system") == "command line":
+                self.session.system_prompt = self.session.launch.system_prompt
 
     def _say_unloaded(self, death: EngineDied | None = None) -> None:
         self.post_message(self.Unloaded(as_sentence(death) if death else ""))
@@ -121,6 +128,7 @@ class ChatScreen(Races, Pulls):
             await self.pull.stop()
         # Before the loop ends: it waits for threads, and these for an engine that may hang.
         await asyncio.to_thread(self.session.close)
+        self.finish_writing()
         self.journal.keep_unsent(self.dock.text, now=True)
 
     # ---- what the screen shows
@@ -155,6 +163,8 @@ class ChatScreen(Races, Pulls):
             labels["escape"] = "Leave" if self.editing is not None else stop
         if not self.transcript.at_end:
             labels["end"] = ""
+        if self.journal.elsewhere is not None:
+            labels["elsewhere"] = ""
         return labels | {"new": "", "conversations": "", "command_palette": "", "quit": ""}
 
     @on(Unloaded)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, Final
@@ -16,9 +17,12 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, OptionList
 from textual.widgets.option_list import Option
 
-from specchat.history import Conversation, HistoryError, Hit, Store
+from specchat.errors import SpecchatError
+from specchat.history import Conversation, Hit, Store
 from specchat.tui.actions import ACTIONS, Place, bindings, key_name, key_of
-from specchat.tui.text import clean, one_line
+from specchat.tui.screens.windows import LOOK
+from specchat.tui.text import as_sentence, clean, one_line
+from specchat.tui.told import Told
 from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.note import Note
 
@@ -34,7 +38,7 @@ class Entry:
     content: Content
 
 
-class ConversationsScreen(ModalScreen[Conversation | None]):
+class ConversationsScreen(Told, ModalScreen[Conversation | None]):
     """Answers with the conversation to open, None to stay."""
 
     BINDINGS: ClassVar[list[BindingType]] = [*bindings(Place.LIST)]
@@ -45,6 +49,8 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
         self._keymap = keymap
         self._store, self._current, self._query = store, current, query
         self._entries: list[Entry] = []
+        self._last: Conversation | None = None  # of those that are listed, if there may be more
+        self._version = -1
         self._deleted: list[str] = []
         self._renaming = ""
         self._reasoning = False
@@ -62,31 +68,65 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
         self.query_one("#rename", Input).display = False
         labels = {action.name: "" for action in ACTIONS if action.place is Place.LIST}
         self.query_one(Hints).show_actions(labels, self._keymap)
+        self.watch(self.query_one(OptionList), "scroll_y", self._want_more, init=False)
+        self.set_interval(LOOK, self.look)
+        self._version = self._store.version()
         self._refresh()
 
     # ---- the list
 
     def _refresh(self, at: int = 0) -> None:
-        words = self.query_one("#search", Input).value
-        try:
-            self._entries = self._found(words) if words.strip() else self._all()
-        except HistoryError as error:
-            self._entries = []
-            self._say(str(error), "error")
-        options = self.query_one(OptionList)
-        options.clear_options()
-        options.add_options(Option(entry.content) for entry in self._entries)
-        options.highlighted = min(at, len(self._entries) - 1) if self._entries else None
+        words = self._words
+        self._put(self._found(words) if words else self._page(), at)
         if not self._entries:
-            self._say("Nothing was found." if words.strip() else "No conversation is saved yet.")
+            self._say("Nothing was found." if words else "No conversation is saved yet.")
         else:
             self.query_one(Note).hush()
 
-    def _all(self) -> list[Entry]:
-        now = datetime.now(UTC)
-        return [Entry(c.id, _line(c, now, c.id == self._current)) for c in self._store.conversations(limit=_PAGE)]
+    @property
+    def _words(self) -> str:
+        return self.query_one("#search", Input).value.strip()
+
+    def _put(self, entries: list[Entry], at: int) -> None:
+        self._entries = entries
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(Option(entry.content) for entry in entries)
+        options.highlighted = min(at, len(entries) - 1) if entries else None
+        self.call_after_refresh(self._want_more)
+
+    def _page(self, after: Conversation | None = None, least: int = 0) -> list[Entry]:
+        now, limit = datetime.now(UTC), max(_PAGE, least)
+        page = self._store.conversations(limit, after)
+        self._last = page[-1] if len(page) == limit else None
+        return [Entry(c.id, _line(c, now, c.id == self._current)) for c in page]
+
+    def _want_more(self) -> None:
+        """List more if the end of what is listed is less than a screenful away (an entry takes a line at least)."""
+        options = self.query_one(OptionList)
+        with self.telling():  # the list's own task calls this when it is scrolled, and must not end of it
+            while self._last is not None and options.option_count < options.scroll_y + 2 * options.size.height:
+                page = self._page(self._last)
+                self._entries += page
+                options.add_options(Option(entry.content) for entry in page)
+
+    def look(self) -> None:
+        """Bring the list up to date if another window has written something; the highlighted one stays it."""
+        with suppress(SpecchatError):  # whoever does something will hear of it
+            version = self._store.version()
+            if version == self._version or self._renaming or self._words:
+                return
+            self._version = version
+            options, chosen = self.query_one(OptionList), self._chosen
+            entries = self._page(least=len(self._entries))
+            if entries != self._entries:
+                y, ids = options.scroll_y, [entry.conversation for entry in entries]
+                at = options.highlighted or 0
+                self._put(entries, ids.index(chosen.conversation) if chosen and chosen.conversation in ids else at)
+                options.scroll_to(y=y, animate=False)
 
     def _found(self, words: str) -> list[Entry]:
+        self._last = None
         now = datetime.now(UTC)
         hits = self._store.search(words, reasoning=self._reasoning, limit=_PAGE)
         return [Entry(hit.conversation, _hit(hit, now)) for hit in hits]
@@ -103,6 +143,9 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
     def _say(self, sentence: str, severity: str = "information") -> None:
         self.query_one(Note).say(sentence, severity)
 
+    def tell(self, error: SpecchatError) -> None:
+        self._say(as_sentence(error), "error")
+
     # ---- what can be done
 
     def action_list_up(self) -> None:
@@ -115,10 +158,7 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
     @on(OptionList.OptionSelected)
     def _open(self) -> None:
         if self._chosen is not None:
-            try:
-                self.dismiss(self._store.conversation(self._chosen.conversation))
-            except HistoryError as error:
-                self._say(str(error), "error")
+            self.dismiss(self._store.conversation(self._chosen.conversation))
 
     async def action_run_hint(self, name: str) -> None:
         """A hint was clicked."""
@@ -138,18 +178,16 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
     def action_rename(self) -> None:
         if self._chosen is None:
             return
+        title = self._store.conversation(self._chosen.conversation).title
         self._renaming = self._chosen.conversation
         field = self.query_one("#rename", Input)
-        field.value = clean(self._store.conversation(self._renaming).title)
+        field.value = clean(title)
         field.display = True
         field.focus()
 
     @on(Input.Submitted, "#rename")
     def _renamed(self, event: Input.Submitted) -> None:
-        try:
-            self._store.rename(self._renaming, event.value)
-        except HistoryError as error:
-            self._say(str(error), "error")
+        self._store.rename(self._renaming, event.value)
         self._end_renaming()
 
     def _end_renaming(self) -> None:
@@ -162,12 +200,8 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
         if self._chosen is None:
             return
         gone = self._chosen.conversation
-        try:
-            title = self._store.conversation(gone).title
-            self._store.delete(gone)
-        except HistoryError as error:
-            self._say(str(error), "error")
-            return
+        title = self._store.conversation(gone).title
+        self._store.delete(gone)
         self._deleted.append(gone)
         self._refresh(self.query_one(OptionList).highlighted or 0)
         back = key_name(key_of("undelete", self._keymap))
@@ -177,12 +211,8 @@ class ConversationsScreen(ModalScreen[Conversation | None]):
         if not self._deleted:
             self._say("Nothing was deleted here.")
             return
-        back = self._deleted.pop()
-        try:
-            self._store.restore(back)
-        except HistoryError as error:
-            self._say(str(error), "error")
-            return
+        self._store.restore(self._deleted[-1])
+        self._deleted.pop()
         self._refresh()
         self._say("It is back.")
 

@@ -14,12 +14,10 @@ from specchat.engine.policy import Mode, Speculation
 from specchat.errors import SpecchatError
 from specchat.session import compose
 from specchat.tui import attach
-from specchat.tui.journal import spoken
 from specchat.tui.race import OTHER, PLAIN, Race
 from specchat.tui.screens.question import Question
 from specchat.tui.screens.race import RaceScreen
 from specchat.tui.screens.talk import Talk
-from specchat.tui.text import as_sentence
 from specchat.tui.widgets.turns import UserTurn
 
 
@@ -53,10 +51,7 @@ class Races(Talk):
             self.when_idle(partial(self._race_later, text))
 
     async def _race_later(self, text: str) -> None:
-        try:
-            self._race(self._subject(text))
-        except SpecchatError as error:
-            self.note(as_sentence(error), "error")
+        self._race(self._subject(text))
 
     def _subject(self, text: str) -> Subject:
         session = self.session
@@ -66,9 +61,7 @@ class Races(Talk):
         last = next((turn for turn in reversed(self.transcript.turns) if isinstance(turn, UserTurn)), None)
         if last is None or last.shown.id is None:
             raise SpecchatError("There is no message to race on yet: /race PROMPT gives one.")
-        store = self.journal.store
-        before = spoken(store.path(store.message(last.shown.id).parent))
-        return Subject((*before, Message("user", last.shown.text)), last.shown.id)
+        return Subject((*self.journal.before(last.shown.id), Message("user", last.shown.text)), last.shown.id)
 
     def _race(self, subject: Subject) -> None:
         now = self.session.speculation

@@ -25,7 +25,8 @@ from specchat.tui.commands import CommandRunner
 from specchat.tui.invocation import invocation
 from specchat.tui.journal import Journal, spoken
 from specchat.tui.playback import Playback, Running
-from specchat.tui.screens.turns import TurnActions
+from specchat.tui.reply import Reply
+from specchat.tui.screens.windows import OtherWindows
 from specchat.tui.shown import Shown
 from specchat.tui.stream import Stream
 from specchat.tui.text import as_sentence, capitalised
@@ -40,7 +41,7 @@ _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on
 _KILLED: Final = "You ended the engine, which did not answer. The next message starts another."
 
 
-class Talk(TurnActions):
+class Talk(OtherWindows):
     """The part of the chat screen that talks."""
 
     commands: CommandRunner
@@ -97,9 +98,10 @@ class Talk(TurnActions):
             await self.transcript.add_notice(_KILLED)
         else:
             await self._reply_ended(running, running.turn, error)
-        self.play.now = None
-        self.show_state()
-        await self._go_on(failed=error is not None)
+        async with self.turn:
+            self.play.now = None
+            self.show_state()
+            await self._go_on(failed=error is not None)
 
     async def _load_ended(self, error: Exception | None) -> None:
         switched, self._switched = self._switched, None
@@ -142,10 +144,10 @@ class Talk(TurnActions):
             reply.finish = "error"
         message = self.journal.end(reply)
         if not turn.is_attached:  # the conversation was left meanwhile
+            self.session.messages = self.journal.said
             if message is not None and message.conversation == self.journal.shown_id:
-                await self.show_branch(self.journal.leaf)
-            elif self.journal.conversation is not None or self.journal.leaf is None:
-                self.session.messages = spoken(self.journal.store.path(self.journal.leaf))
+                with self.telling():
+                    await self.show_branch(self.journal.leaf)
             return
         if message is not None:
             turn.number(message.id, message.branch, message.branches)
@@ -160,6 +162,14 @@ class Talk(TurnActions):
             self.journal.abandon(running.asked.shown.id)
             self.dock.give_back(running.text)
 
+    def finish_writing(self) -> None:
+        """Put on disk what came of a reply that will not be shown to its end."""
+        running = self.play.now
+        if running is not None and running.is_reply:
+            for event in running.stream.take()[0]:
+                running.reply.add(event)
+            self.journal.end(running.reply)
+
     async def _go_on(self, failed: bool) -> None:
         """Do what was waiting for the stream to end."""
         then, self.then = self.then, None
@@ -170,10 +180,8 @@ class Talk(TurnActions):
         if queued and failed:
             self.dock.give_back(queued)
         elif queued:
-            try:
-                await self._send(queued)
-            except SpecchatError as error:  # an attached file that is gone by now
-                self.dock.refuse(queued, capitalised(str(error)))
+            with self.giving_back(queued):  # an attached file may be gone by now
+                await self._send_now(queued)
 
     # ---- sending
 
@@ -203,7 +211,8 @@ class Talk(TurnActions):
 
     @on(PromptBox.Folded)
     async def _say_size(self, event: PromptBox.Folded) -> None:
-        """How many tokens a long paste is."""
+        """How many tokens a long paste is. It is kept at once: it cannot be typed again as the last words can."""
+        self.journal.keep_unsent(self.dock.text, now=True)
         self.run_worker(self._count_paste(event.text), exit_on_error=False)
 
     async def _count_paste(self, text: str) -> None:
@@ -232,26 +241,43 @@ class Talk(TurnActions):
         self.note(f"Attached: {', '.join(sizes)}")
 
     async def _send(self, text: str, attached: tuple[Attachment, ...] | None = None) -> None:
+        async with self.turn:
+            with self.giving_back(text):
+                await self._send_now(text, attached)
+
+    async def _send_now(self, text: str, attached: tuple[Attachment, ...] | None = None) -> None:
         if self.play.now is not None:
             self.dock.queue(text)
             return
-        await self.transcript.begin()
         if attached is None:
             attached = attach.find(text)
+        await self.transcript.begin()
         before, self.session.attachments = self.session.attachments, ()
         whole = compose((*before, *attached), text)
         last = self.journal.leaf
+        added, known = False, self.journal.elsewhere
+        with suppress(SpecchatError):  # writing will say it
+            added = self.journal.look()
         message, forked = self.journal.ask(whole)
         if message is not None and forked:
             await self._fork(message.parent, last)
+        elif added:
+            with suppress(SpecchatError):
+                await self.announce(known)
         await self.play_question(whole, message, text, before)
 
     async def _fork(self, ground: int | None, last: int | None) -> None:
         """Say that what is sent now stands on a branch of its own, and show what it stands on if that is not `last`."""
         if ground == last:
-            await self.transcript.add_notice("Another window went on here: this is a branch of its own.")
+            await self.transcript.add_notice(
+                f"Another window went on here: this is a branch of its own, {self.key('elsewhere')} shows the other."
+            )
             return
-        path = self.journal.store.path(ground)
+        try:
+            path = self.journal.store.path(ground)
+        except SpecchatError:
+            self.journal.end(Reply())  # begun for nothing
+            raise
         self.session.messages = spoken(path)
         await self.transcript.show(map(Shown.of, path))
         await self.transcript.add_notice("Another window is writing a reply here: this is a branch beside it.")
@@ -265,10 +291,9 @@ class Talk(TurnActions):
 
     async def open_conversation(self, conversation: Conversation) -> None:
         """Show another conversation; a reply being written in this one goes on to its end there."""
-        self.leave_editing()
-        self.journal.keep_unsent(self.dock.text, now=True)
-        path = self.journal.open(conversation)
+        path = self.journal.open(conversation, self.dock.text)
         assert self.journal.conversation is not None
+        self.leave_editing()
         running = self.play.now
         if running is not None and running.turn is not None and path and path[-1].id == self.journal.growing:
             await self._show_growing(running, running.turn, path[:-1])

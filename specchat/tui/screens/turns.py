@@ -5,7 +5,9 @@ Contract: what must wait for a running reply (it is stopped, and stays on its br
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from typing import Final
@@ -14,17 +16,19 @@ from textual import on
 from textual.screen import Screen
 
 from specchat.engine.stats import Figures
-from specchat.history import HistoryError, Message
+from specchat.errors import SpecchatError
+from specchat.history import Message
 from specchat.session import Attachment, Session, compose
 from specchat.tui.actions import key_name, key_of
 from specchat.tui.clipboard import copy
-from specchat.tui.journal import Journal, spoken
+from specchat.tui.journal import Journal
 from specchat.tui.playback import Playback, Running
 from specchat.tui.screens.question import Question
 from specchat.tui.shown import Shown
 from specchat.tui.stopping import Stopping
 from specchat.tui.stream import Stream
-from specchat.tui.text import clean
+from specchat.tui.text import as_sentence, clean
+from specchat.tui.told import Told
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.transcript import Transcript, code_blocks
 from specchat.tui.widgets.turns import ReplyTurn, Turn, UserTurn
@@ -32,7 +36,7 @@ from specchat.tui.widgets.turns import ReplyTurn, Turn, UserTurn
 _UNFINISHED: Final = ("cancelled", "length", "error")
 
 
-class TurnActions(Screen[None]):
+class TurnActions(Told, Screen[None]):
     """The part of the chat screen that works on turns."""
 
     play: Playback
@@ -45,6 +49,7 @@ class TurnActions(Screen[None]):
         self.figures = Figures()  # the latest known
         self.editing: UserTurn | None = None
         self.then: Callable[[], Awaitable[None]] | None = None  # once the stream has ended
+        self.turn: Final = asyncio.Lock()  # held while one stream's end leads to the next, or a message to its reply
         self.stopping: Final = Stopping(session, self, self._say_deaf)
 
     @property
@@ -63,12 +68,23 @@ class TurnActions(Screen[None]):
 
     @property
     def busy(self) -> bool:
-        """Whether a reply is being written or a model loaded."""
-        return self.play.now is not None
+        """Whether a reply is being written or a model loaded, or is about to be."""
+        return self.play.now is not None or self.turn.locked()
 
     def note(self, sentence: str, severity: str = "information") -> None:
         """Say something in place, above the box."""
         self.dock.note(sentence, severity)
+
+    @contextmanager
+    def giving_back(self, text: str) -> Iterator[None]:
+        """A message that could not be sent goes back to the box, with the reason."""
+        try:
+            yield
+        except SpecchatError as error:
+            self.dock.refuse(text, as_sentence(error))
+
+    def tell(self, error: SpecchatError) -> None:
+        self.note(as_sentence(error), "error")
 
     def show_state(self) -> None:
         """Bring everything that shows figures up to date."""
@@ -93,11 +109,16 @@ class TurnActions(Screen[None]):
 
     def when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
         """Do it now, or stop the reply and do it then."""
-        if self.play.now is None:
-            self.call_later(then)
-            return
+        self.call_later(self._when_idle, then)
+
+    async def _when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
+        async with self.turn:
+            running = self.play.now
+            if running is None:
+                await then()
+                return
         self.then = then
-        if self.play.now.is_reply:
+        if running.is_reply:
             self.stopping.ask()
 
     def _say_deaf(self) -> None:
@@ -184,14 +205,16 @@ class TurnActions(Screen[None]):
         self.when_idle(partial(self._resend, question, compose(attached, text), text))
 
     async def _resend(self, question: UserTurn, whole: str, typed: str) -> None:
-        await self.transcript.begin()
-        message = self.journal.ask_anew(question.shown.id, whole) if question.shown.id is not None else None
-        if message is None or not question.is_attached:
+        if question.shown.id is None or not question.is_attached:
             self.dock.give_back(typed)
             return
-        self.session.messages = spoken(self.journal.store.path(message.parent))
-        await self.transcript.truncate(question)
-        await self.play_question(whole, message, typed)
+        with self.giving_back(typed):
+            before = self.journal.before(question.shown.id)
+            await self.transcript.begin()
+            message = self.journal.ask_anew(question.shown.id, whole)
+            self.session.messages = before
+            await self.transcript.truncate(question)
+            await self.play_question(whole, message, typed)
 
     def regenerate(self, turn: Turn) -> None:
         """Have a question answered once more, after asking if a reply is being written; the old one stays."""
@@ -208,15 +231,10 @@ class TurnActions(Screen[None]):
         self.app.push_screen(question_screen, lambda yes: self.when_idle(again) if yes else None)
 
     async def _regenerate(self, question: UserTurn, id: int) -> None:
-        await self.transcript.begin()
         if not question.is_attached:
             return
-        try:
-            parent = self.journal.store.message(id).parent
-            self.session.messages = spoken(self.journal.store.path(parent))
-        except HistoryError as error:
-            self.note(str(error), "error")
-            return
+        self.session.messages = self.journal.before(id)
+        await self.transcript.begin()
         self.journal.answer_anew(id)
         following = self.transcript.turns[self.transcript.turns.index(question) + 1 :]
         if following:
@@ -249,14 +267,8 @@ class TurnActions(Screen[None]):
         if self.busy:
             self.note("Stop the reply first.", "warning")
             return
-        try:
-            versions = self.journal.store.branches(turn.shown.id)
-            at = turn.shown.branch - 1 + by
-            if not 0 <= at < len(versions):
-                return
-            chosen = versions[at].id
-            await self.show_branch(self.journal.store.switch(chosen).leaf)
-        except HistoryError as error:
-            self.note(str(error), "error")
-            return
-        self.transcript.select(next((t for t in self.transcript.turns if t.shown.id == chosen), None))
+        versions = self.journal.store.branches(turn.shown.id)
+        at = turn.shown.branch - 1 + by
+        if 0 <= at < len(versions):
+            await self.show_branch(self.journal.store.switch(versions[at].id).leaf)
+            self.transcript.select(next((t for t in self.transcript.turns if t.shown.id == versions[at].id), None))

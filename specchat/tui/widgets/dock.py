@@ -19,6 +19,7 @@ from specchat.tui.completion import candidates
 from specchat.tui.recall import Recall
 from specchat.tui.screens.models import installed
 from specchat.tui.text import first_clauses, one_line
+from specchat.tui.told import Told
 from specchat.tui.widgets.completions import Completions
 from specchat.tui.widgets.downloads import Downloads
 from specchat.tui.widgets.hints import Hints
@@ -29,7 +30,7 @@ from specchat.tui.widgets.status import StatusLine
 _CORNERS: Final = 4  # columns of the box's edge that hold no text
 
 
-class Dock(Vertical):
+class Dock(Told, Vertical):
     """Everything about writing a message; what becomes of it is the screen's business."""
 
     @dataclass

@@ -7,6 +7,7 @@ comes near the top, and taken away again when the conversation grows at its end.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import ClassVar, Final
 
 from textual.app import ComposeResult
@@ -109,10 +110,27 @@ class Transcript(VerticalScroll):
         self._older = []
         await self._turns.remove_children()
 
-    async def add_notice(self, sentence: str, classes: str = "notice") -> None:
-        """Put a sentence of the program's own between the turns."""
+    async def replace(self, old: Turn, new: Turn) -> None:
+        """Put one turn in the place of another."""
+        with self.app.batch_update():
+            await self._turns.mount(new, after=old)
+            await old.remove()
+
+    def renumber(self, turns: Iterable[Shown]) -> None:
+        """Say of each turn which version it is now; what it says is as it was."""
+        numbers = {shown.id: (shown.branch, shown.branches) for shown in turns}
+        for turn in self.turns:
+            turn.number(turn.shown.id, *numbers.get(turn.shown.id, (turn.shown.branch, turn.shown.branches)))
+        self._older = [
+            replace(shown, branch=number[0], branches=number[1]) if (number := numbers.get(shown.id)) else shown
+            for shown in self._older
+        ]
+
+    async def add_notice(self, sentence: str, classes: str = "notice", follow: bool = True) -> None:
+        """Put a sentence of the program's own between the turns, and go to the end unless not to `follow` it."""
         await self._turns.mount(Static(clean(sentence), markup=False, classes=f"turn {classes}"))
-        self.follow()
+        if follow:
+            self.follow()
 
     @property
     def turns(self) -> list[Turn]:

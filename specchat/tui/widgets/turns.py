@@ -34,6 +34,14 @@ class Turn(Vertical):
         super().__init__(classes="turn")
         self.shown = shown
 
+    def number(self, id: int | None, branch: int, branches: int) -> None:
+        """Say where in the history it is."""
+        self.shown = replace(self.shown, id=id, branch=branch, branches=branches)
+        self._show_number()
+
+    def _show_number(self) -> None:
+        raise NotImplementedError
+
     def _versions(self) -> str:
         """Which of several versions this is."""
         return f"version {self.shown.branch} of {self.shown.branches}" if self.shown.branches > 1 else ""
@@ -62,6 +70,9 @@ class UserTurn(Turn):
         hidden = f"▸ {len(lines) - _FOLDED + 2:,} more lines" if folded else ""
         self._more.update(" · ".join(filter(None, (hidden, self._versions()))))
         self._more.display = bool(hidden or self._versions())
+
+    def _show_number(self) -> None:
+        self._show()
 
     def toggle(self) -> None:
         """Open or fold."""
@@ -140,9 +151,7 @@ class ReplyTurn(Turn):
             await self.mount(Static(clean(notice), markup=False, classes="notice"), before=self._summary)
         self._show_summary()
 
-    def number(self, id: int | None, branch: int, branches: int) -> None:
-        """Say where in the history it is."""
-        self.shown = replace(self.shown, id=id, branch=branch, branches=branches)
+    def _show_number(self) -> None:
         if self._finished:
             self._show_summary()
 
