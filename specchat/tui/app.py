@@ -8,6 +8,7 @@ output; who calls it checks that first.
 from __future__ import annotations
 
 import asyncio
+import gc
 import signal
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
@@ -195,6 +196,7 @@ def run(
     """
     kept = store or Store(None)
     app = SpecchatApp(session, theme, keymap, kept, resume, choose, opener, warning)
+    gc.freeze()  # looking through what the imports left behind held up a streaming reply for 40 ms every few seconds
     try:
         app.run(mouse=mouse)
         farewell = app.farewell()

@@ -1,8 +1,8 @@
 """A stream of the session shown as it comes.
 
 Contract: at most one stream runs at a time, in a thread of its own (`tui.stream`); its events are taken about ten
-times a second, less often where showing them takes too much of the processor. The owner is told by its two
-callbacks, on its own task.
+times a second, less often where showing them takes too much of the processor from the engine. The owner is told by
+its callbacks, on its own task.
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ from specchat.tui.reply import Reply
 from specchat.tui.stream import Stream
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 
-_INTERVAL: Final = 0.1  # seconds between two updates; twice as often costs the engine 12 % of its speed, this 6 %
-_SHARE: Final = 0.1  # of one core for everything the screen does: dearer updates come less often
+_INTERVAL: Final = 0.1  # seconds between two updates
+# Of one core for what the screen does, where every core decodes: the engine's threads wait for each other, so all of
+# them lose what one of them is held up. Reading the events takes another 0.025.
+_SHARE: Final = 0.07
 _LONGEST: Final = 0.5  # seconds between two updates, whatever else (scrolling, say) keeps the screen busy
 
 
@@ -51,9 +53,11 @@ class Playback:
         owner: MessagePump,
         on_events: Callable[[Running], Awaitable[None]],
         on_end: Callable[[Running], Awaitable[None]],
+        crowded: Callable[[], bool],
     ) -> None:
+        """`crowded`: is there no core that the engine does not decode on?"""
         self._clock = owner.set_interval(_INTERVAL, self._tick, pause=True)
-        self._on_events, self._on_end = on_events, on_end
+        self._on_events, self._on_end, self._crowded = on_events, on_end, crowded
         self._shown_at, self._spent_at = float("-inf"), 0.0  # wall clock and this thread's processor time
         self._showing = asyncio.Lock()
         self._leaving = False
@@ -82,6 +86,8 @@ class Playback:
 
     def _too_soon(self) -> bool:
         """Whether the last update, with the layout and painting that followed it, has not been paid off yet."""
+        if not self._crowded():
+            return False
         spent = time.thread_time() - self._spent_at
         return time.monotonic() - self._shown_at < min(spent / _SHARE, _LONGEST)
 

@@ -16,6 +16,7 @@ from typing import Final
 from textual import on
 
 from specchat.engine.stats import Figures
+from specchat.engine.threads import default_threads
 from specchat.errors import SpecchatError
 from specchat.history import Conversation, Message, Store
 from specchat.session import Attachment, Launch, Session, compose
@@ -50,11 +51,16 @@ class Talk(OtherWindows):
         super().__init__(session, Journal(store, session, self._history_failed))
         self.keymap = keymap
         self._switched: Callable[[bool], None] | None = None
+        self._cores = default_threads()
 
     # ---- streams
 
     def _make_playback(self) -> Playback:
-        return Playback(self, self._show_events, self._ended)
+        return Playback(self, self._show_events, self._ended, self._is_crowded)
+
+    def _is_crowded(self) -> bool:
+        info = self.session.info
+        return info is not None and info.threads >= self._cores
 
     def load(self) -> None:
         """Start the engine, and show how far it is."""
