@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from specchat.engine import remote
 from specchat.engine.cache import Logits
 from specchat.engine.chat import Engine, Finished, Generated, Message, Notice, ReplyOptions
 from specchat.engine.llama import Context, Model, ModelError, OutOfMemory
@@ -418,3 +419,22 @@ def test_the_exact_mode_loads(load: Any, engines: list[Engine]) -> None:
 def test_a_target_that_cannot_be_loaded_is_one_sentence(load: Any, target: str, said: str) -> None:
     with pytest.raises(ModelError, match=said):
         load(target, "draft")
+
+
+@pytest.mark.parametrize("with_draft", [True, False])
+def test_what_was_asked_for_and_is_not_here_is_a_sentence_of_its_own(
+    files: Path, load: Any, monkeypatch: pytest.MonkeyPatch, with_draft: bool
+) -> None:
+    away, no_gpu = "no machine answers at there:50052", "no layer is placed on a GPU"
+    monkeypatch.setattr(remote, "connect", lambda _: (away,))
+    monkeypatch.setattr(machine, "devices", lambda: iter(()))
+    target, draft = (sum(planning.use(parts).values()) for parts in split_parts(files))
+    limit = target + draft - (not with_draft)
+    info = load("target", "draft", memory_limit=limit, rpc=("there:50052",), gpu_layers=5)
+    assert (info.draft is not None) == with_draft
+    for sentence in (away, no_gpu):
+        assert sum(notice.startswith(sentence) for notice in info.notices) == 1
+        assert sum(line.startswith(sentence) for line in info.plan) == 1
+        assert sentence not in info.draft_obstacle
+    with pytest.raises(OutOfMemory, match=away):
+        load("target", "draft", memory_limit=target // 2, rpc=("there:50052",))

@@ -90,6 +90,7 @@ class Plan:
     reasons: tuple[str, ...]  # a sentence for every step down
     missing: int = 0
     short_on: str = ""
+    absent: tuple[str, ...] = ()  # a sentence for everything that was asked for and that this machine has not
 
     @property
     def draft_obstacle(self) -> str:

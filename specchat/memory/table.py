@@ -20,7 +20,7 @@ def lines(plan: Plan) -> Iterator[str]:
     yield from _parts(plan)
     yield ""
     yield from _room(plan)
-    notes = [*plan.reasons, *_others(plan.machine)]
+    notes = [*plan.absent, *plan.reasons, *_others(plan.machine)]
     if notes:
         yield ""
         yield from notes

@@ -60,7 +60,7 @@ def load_engine(request: Load, progress: Progress, cancelled: Callable[[], bool]
 def _walk(request: Load, progress: Progress, cancelled: Callable[[], bool]) -> tuple[Engine, EngineInfo]:
     plan, obstacle = planned(request)
     if not plan.rungs:
-        raise OutOfMemory("; ".join(plan.reasons))
+        raise OutOfMemory("; ".join((*plan.absent, *plan.reasons)))
     loading = _Loading(request, plan, obstacle, progress, cancelled)
     failure = ModelError("there is no way to place these models")
     first = min(request.steps_down, len(plan.rungs) - 1)
@@ -85,7 +85,7 @@ def planned(request: Load) -> tuple[Plan, str]:
     if request.settings.gpu_layers and not machine.devices:
         absent.append("no layer is placed on a GPU: this build of llama.cpp finds none (`specchat doctor` says more)")
     plan, obstacle = make_plan(request, machine)
-    return replace(plan, reasons=(*absent, *plan.reasons)), obstacle
+    return replace(plan, absent=tuple(absent)), obstacle
 
 
 def make_plan(request: Load, machine: Machine) -> tuple[Plan, str]:
@@ -342,6 +342,7 @@ class _Loading:
             yield f"the cache of {model.path.name} is kept as {settings.type_k} and {settings.type_v}, as asked: " + (
                 "its replies are distributed a little differently"
             )
+        yield from self._plan.absent
         # Where the draft is missing, its obstacle tells.
         if not obstacle:
             yield from self._plan.reasons

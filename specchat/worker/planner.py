@@ -44,7 +44,7 @@ def _planned(request: Load) -> Planned | str:
         plan, obstacle = loader.planned(request)
     except ModelError as error:
         return str(error)
-    missing = "" if plan.rungs else "; ".join(plan.reasons)
+    missing = "" if plan.rungs else "; ".join((*plan.absent, *plan.reasons))
     without = f"without the draft model: {obstacle}" if obstacle else ""
     return Planned((*table.lines(plan), *filter(None, [without])), missing)
 
