@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import stat
 import threading
@@ -18,6 +19,7 @@ from specchat.tui.completion import candidates
 from specchat.tui.invocation import CommandError, invocation
 from specchat.tui.screens.question import Question
 from specchat.tui.widgets import dock
+from specchat.tui.widgets.transcript import Transcript
 from tests.scripted_client import ScriptedClient, until, words
 from tests.tui import Chat, chatting
 
@@ -250,3 +252,33 @@ async def test_help_and_completions_can_be_read_in_every_size(size: tuple[int, i
         await chat.shows("Enter")
         lines = [line for line in chat.text.splitlines() if "Send the" in line]
         assert lines
+
+
+# ---- two things at the same moment
+
+
+async def test_a_message_sent_while_the_one_that_waited_begins_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, begins = threading.Event(), asyncio.Event()
+    real = Transcript.begin
+
+    async def slow(self: Transcript) -> None:
+        begins.set()
+        await asyncio.sleep(0.3)
+        await real(self)
+
+    async with chatting(ScriptedClient(until(first, "begun ", "and done"))) as chat:
+        await chat.say("one", wait=False)
+        await chat.shows("begun")
+        await chat.say("two", wait=False)
+        await chat.shows("Next: two")
+        monkeypatch.setattr(Transcript, "begin", slow)
+        chat.client.script = echo
+        begins.clear()
+        first.set()
+        await chat.until(begins.is_set)
+        assert not chat.idle
+        await chat.say("three", wait=False)
+        await chat.until(lambda: chat.idle and "so: three" in chat.text)
+        said = [message.content for message in chat.session.messages]
+        assert said == ["one", "begun and done", "two", "so: two", "three", "so: three"]
+        assert [t.shown.text for t in chat.screen.transcript.turns] == said

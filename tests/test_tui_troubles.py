@@ -52,7 +52,7 @@ def lock(file: Path, _: Store, until_the_end: ExitStack) -> None:
 
 
 TROUBLES: tuple[Trouble, ...] = (vanish, damage, lock)
-SAID = {vanish: "was moved or deleted", damage: "is damaged", lock: "locked"}
+SAID: dict[Trouble, str] = {vanish: "was moved or deleted", damage: "is damaged", lock: "locked"}
 
 
 # ---- what is being done meanwhile
@@ -275,7 +275,8 @@ async def test_an_error_of_ours_is_said_wherever_it_comes_up(where: str) -> None
 
         for turn in range(2):
             come_up()
-            await chat.until(lambda turn=turn: len(times) > turn)
+            await chat.until(lambda: times)
+            times.clear()
             await chat.shows("The [disk] is gone")
             await chat.say(f"hello {turn}")
             assert len(chat.session.messages) == 2 * turn + 2
@@ -303,3 +304,73 @@ async def test_what_came_of_a_reply_is_on_disk_when_one_leaves(file: Path) -> No
         assert kept is not None
         reply = store.path(kept.leaf)[-1]
         assert (reply.content, reply.state) == ("begun ", "stopped")
+
+
+async def test_a_reply_whose_end_could_not_be_written_is_ended_once_it_can(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 0.05)
+    gate, store = threading.Event(), Store(file)
+    with ExitStack() as locked, Store(file) as reader:
+        async with chatting(ScriptedClient(until(gate, "begun ", "and done")), WIDE, store=store) as chat:
+            await chat.say("one", wait=False)
+            await chat.shows("begun")
+            lock(file, store, locked)
+            gate.set()
+            await chat.until(lambda: chat.idle)
+            locked.close()
+            chat.client.script = numbered
+            await chat.say("two")
+            last = reader.last()
+            assert last is not None
+            said = [(m.content, m.state) for m in reader.path(last.leaf)]
+            texts = ("one", "begun and done", "two", "Reply to two.")
+            assert said == [(text, "complete") for text in texts]
+
+
+async def test_what_can_never_be_written_keeps_nothing_else_from_it(file: Path) -> None:
+    gate, store = threading.Event(), Store(file)
+    async with chatting(ScriptedClient(until(gate, "begun ", "and done")), WIDE, store=store) as chat:
+        await chat.say("one", wait=False)
+        await chat.shows("begun")
+        with closing(sqlite3.connect(file)) as db, db:
+            db.execute("UPDATE messages SET owner = NULL, state = 'complete'")  # as if another window had ended it
+        gate.set()
+        await chat.until(lambda: chat.idle)
+        await chat.say("two")
+        last = store.last()
+        assert last is not None
+        assert store.path(last.leaf)[-2].content == "two"
+
+
+@pytest.mark.parametrize("then", ["say", "type", "leave", "quit"])
+async def test_what_was_said_while_nothing_could_be_written_is_written_once_it_can(
+    file: Path, monkeypatch: pytest.MonkeyPatch, then: str
+) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 0.05)
+    store = Store(file)
+    with ExitStack() as locked, Store(file) as reader:
+        async with chatting(ScriptedClient(numbered), WIDE, store=store) as chat:
+            await chat.say("one")
+            kept = reader.last()
+            assert kept is not None
+            lock(file, store, locked)
+            await chat.say("two")
+            await chat.shows("locked", "Until that works, what is said is kept on the screen only.")
+            await chat.say("three")
+            assert len(reader.tree(kept.id)) == 2
+            locked.close()
+            if then == "say":
+                await chat.say("four")
+            elif then == "type":
+                await chat.type("unsent")
+                await chat.until(lambda: reader.conversation(kept.id).unsent)
+            elif then == "leave":
+                await press(chat, "ctrl+n")
+            else:
+                await chat.screen.wind_down()
+            said = [m.content for m in reader.path(reader.conversation(kept.id).leaf)]
+            expected = [text for n in ("one", "two", "three", "four") for text in (n, f"Reply to {n}.")]
+            assert said == expected[: 8 if then == "say" else 6]
+            assert len(reader.tree(kept.id)) == len(said)
+            assert {m.state for m in reader.tree(kept.id)} == {"complete"}

@@ -18,7 +18,7 @@ from specchat.history import rows
 from specchat.history.conversations import Conversations, keep_unsent, load
 from specchat.history.search import search
 from specchat.history.titles import title_of
-from specchat.history.values import Conversation, End, HistoryError, Hit, Message, Turn
+from specchat.history.values import Conversation, End, GoneError, HistoryError, Hit, Message, Turn
 
 
 class Store(Conversations):
@@ -208,7 +208,7 @@ class Store(Conversations):
             return None
         row = db.execute("SELECT state, owner, parent FROM messages WHERE id = ?", (after,)).fetchone()
         if row is None:
-            raise HistoryError("the message before this one no longer exists")
+            raise GoneError("the message before this one no longer exists")
         if row["state"] != "streaming":
             return after
         if row["owner"] == self._owner:
@@ -276,7 +276,7 @@ def _show(db: sqlite3.Connection, conversation_id: str, leaf: int) -> None:
 def _message(db: sqlite3.Connection, message_id: int, role: str | None = None) -> Message:
     row = db.execute(f"{rows.MESSAGES} WHERE m.id = ?", (message_id,)).fetchone()
     if row is None:
-        raise HistoryError("this message no longer exists")
+        raise GoneError("this message no longer exists")
     if role and row["role"] != role:
         raise HistoryError("only a question can be edited or answered" if role == "user" else "this is no reply")
     return rows.message(row)
@@ -291,4 +291,4 @@ def _has_replies(db: sqlite3.Connection, conversation_id: str, message_id: int |
 
 def _must_own(written: sqlite3.Cursor) -> None:
     if not written.rowcount:
-        raise HistoryError("this reply has ended, or another window writes it now")
+        raise GoneError("this reply has ended, or another window writes it now")

@@ -123,7 +123,11 @@ class HistoryError(SpecchatError):
     """The history could not do it; nothing that was saved before is lost."""
 
 
-class UnknownConversationError(HistoryError):
+class GoneError(HistoryError):
+    """What was to be written to is not there any more, or not this store's: it is no use to try again."""
+
+
+class UnknownConversationError(GoneError):
     """No conversation answers to that id."""
 
 

@@ -2,20 +2,22 @@
 
 Contract: the user's turn is on disk before decoding starts, the reply grows there about twice a second, and so does
 what is in the box. `shown` is the branch on the screen, and the session's `messages` always say the same. A history
-that cannot be written never keeps anyone from chatting: the first failure is handed to `on_trouble` as a sentence, the
-rest of the conversation is kept in memory only.
+that cannot be written never keeps anyone from chatting: the first failure is handed to `on_trouble` as a sentence, and
+what is said until it can is written then, before anything else.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
+from functools import partial
 from typing import Final, TypeVar
 
 from specchat.engine.chat import Message as Said
 from specchat.engine.stats import Figures
-from specchat.history import Conversation, End, HistoryError, Message, Store
+from specchat.history import Conversation, End, GoneError, HistoryError, Message, Store
 from specchat.session import Session
 from specchat.tui.reply import Reply
 
@@ -52,6 +54,8 @@ class Journal:
         self._own: set[int] = set()  # those of this window since then
         self._growing: _Growing | None = None  # maybe of a conversation that was left meanwhile
         self._retry: int | None = None  # the question that got no answer
+        self._unkept: str | None = None  # the question that could not be written, while it is answered
+        self._late: list[Callable[[], Message | None]] = []  # what could not be written, in its order
         self._unsent = ""
         self._unsent_written = 0.0
 
@@ -79,6 +83,8 @@ class Journal:
         conversation = self.store.conversation(conversation.id)  # it may have grown since it was listed
         path, known = self.store.path(conversation.leaf), self.store.message_ids(conversation.id)
         self.keep_unsent(unsent, now=True)
+        self.settle()
+        self._late.clear()
         self.conversation, self._retry = conversation, None
         self._newest, self.elsewhere = max(known, default=0), None
         self._unsent = conversation.unsent
@@ -105,6 +111,8 @@ class Journal:
 
     def close_conversation(self) -> None:
         """Leave the conversation; the next turn begins a new one."""
+        self.settle()
+        self._late.clear()
         self.conversation, self._retry, self._unsent = None, None, ""
         self._newest, self.elsewhere = 0, None
         self._stand_on(())
@@ -146,6 +154,7 @@ class Journal:
         """
 
         def write() -> tuple[Message | None, bool]:
+            self._catch_up()
             if self._retry is not None:
                 return self._write_anew(self._retry, text), False
             turn = self.store.send(self._ensure().id, text, after=self.leaf, unsent=unsent)
@@ -154,7 +163,28 @@ class Journal:
 
         self._unsent = unsent
         nothing: tuple[Message | None, bool] = (None, False)
-        return self._carefully(write, nothing)
+        message, forked = self._carefully(write, nothing)
+        self._unkept = text if message is None else None
+        return message, forked
+
+    def settle(self) -> None:
+        """Write what could not be written so far, if that is possible now."""
+        if self._late:
+            self._carefully(self._catch_up, None)
+
+    def _catch_up(self) -> Message | None:
+        written = None
+        while self._late:
+            with suppress(GoneError):  # it cannot be written later either
+                written = self._late[0]()
+            del self._late[0]
+        return written
+
+    def _write_exchange(self, question: str, reply: Reply) -> None:
+        self._begin(self.store.send(self._ensure().id, question, after=self.leaf).message.id)
+        growing, self._growing = self._growing, None
+        assert growing is not None
+        self._late.insert(1, partial(self._finish, growing, reply))
 
     def abandon(self, question: int | None) -> None:
         """The question got no answer at all: what is sent next takes its place, as another version of it."""
@@ -167,18 +197,25 @@ class Journal:
 
     def ask_anew(self, question: int, text: str) -> Message:
         """Put an edited turn on disk beside the old one, and an empty reply after it. Raises HistoryError."""
+        self._catch_up()
         message = self._write_anew(question, text)
         self._unsent = ""
         return message
 
     def answer_anew(self, question: int) -> None:
         """Begin another reply to a question."""
-        self._carefully(lambda: self._begin(question), None)
+
+        def write() -> None:
+            self._catch_up()
+            self._begin(question)
+
+        self._carefully(write, None)
 
     def go_on(self, reply: int) -> None:
         """Write on a reply that was stopped."""
 
         def write() -> None:
+            self._catch_up()
             message = self.store.continue_reply(reply).message
             self._growing = _Growing(message.id)
             self.leaf = message.id
@@ -215,28 +252,31 @@ class Journal:
         growing, now = self._growing, time.monotonic()
         if growing is not None and now - growing.written >= _INTERVAL:
             growing.written = now
-            self._grow(growing, reply)
+            self._carefully(lambda: self._write_rest(growing, reply), None)
 
-    def _grow(self, growing: _Growing, reply: Reply) -> None:
-        """Write the rest of a reply; what cannot be written now is written with what comes next."""
-
-        def write() -> None:
-            answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
-            if answer or reasoning:
-                self.store.append_to(growing.id, answer, reasoning)
-                growing.answer, growing.reasoning = len(reply.answer), len(reply.reasoning)
-
-        self._carefully(write, None)
+    def _write_rest(self, growing: _Growing, reply: Reply) -> None:
+        answer, reasoning = reply.answer[growing.answer :], reply.reasoning[growing.reasoning :]
+        if answer or reasoning:
+            self.store.append_to(growing.id, answer, reasoning)
+            growing.answer, growing.reasoning = len(reply.answer), len(reply.reasoning)
 
     def end(self, reply: Reply) -> Message | None:
         """The reply has ended; answers with it as it is on disk."""
         growing, self._growing = self._growing, None
-        if growing is None:
+        unkept, self._unkept = self._unkept, None
+        if growing is not None:
+            self._late.append(partial(self._finish, growing, reply))
+        elif unkept is not None and reply.message is not None:
+            self._late.append(partial(self._write_exchange, unkept, reply))
+        else:
             return None
-        self._grow(growing, reply)
+        return self._carefully(self._catch_up, None)
+
+    def _finish(self, growing: _Growing, reply: Reply) -> Message:
+        self._write_rest(growing, reply)
         state = _ENDS.get(reply.finish, "complete")
         figures = {**asdict(reply.figures), "drafters": reply.drafters, "finish": reply.finish}
-        return self._carefully(lambda: self.store.finish(growing.id, state, figures=figures), None)
+        return self.store.finish(growing.id, state, figures=figures)
 
     # ---- the box
 
@@ -248,6 +288,7 @@ class Journal:
         self._unsent_written = moment
 
         def write() -> None:
+            self._catch_up()
             self.store.keep_unsent(self._ensure().id, text)
             self._unsent = text
 
@@ -255,12 +296,14 @@ class Journal:
 
     def _carefully(self, write: Callable[[], T], otherwise: T) -> T:
         try:
-            return write()
+            done = write()
         except HistoryError as error:
             if not self._troubled:
                 self._on_trouble(str(error))
             self._troubled = True
             return otherwise
+        self._troubled = False
+        return done
 
 
 def spoken(path: Sequence[Message]) -> tuple[Said, ...]:

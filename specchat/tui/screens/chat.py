@@ -129,6 +129,7 @@ class ChatScreen(Races, Pulls):
         # Before the loop ends: it waits for threads, and these for an engine that may hang.
         await asyncio.to_thread(self.session.close)
         self.finish_writing()
+        self.journal.settle()
         self.journal.keep_unsent(self.dock.text, now=True)
 
     # ---- what the screen shows

@@ -339,7 +339,7 @@ class Talk(OtherWindows):
         self.show_state()
 
     def _history_failed(self, sentence: str) -> None:
-        self.note(f"{capitalised(sentence)}. This conversation is not saved any more.", "error")
+        self.note(f"{capitalised(sentence)}. Until that works, what is said is kept on the screen only.", "error")
 
     @on(Dock.Changed)
     def _box_changed(self) -> None:
