@@ -29,6 +29,7 @@ from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.race import RaceScreen
 from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.transcript import Transcript, code_blocks
+from specchat.worker import ram
 from tests.scripted_client import INFO, ScriptedClient, generated, until, words
 from tests.tui import HOSTILE, Chat, chatting
 
@@ -282,13 +283,16 @@ def test_code_blocks_are_found() -> None:
     assert code_blocks("a\n```py\nx\n```\n~~~\ny\nz\n~~~\n`inline`") == ["x\n", "y\nz\n"]
 
 
-async def test_the_plan_and_counts_are_shown() -> None:
+async def test_the_plan_and_counts_are_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     info = replace(INFO, plan=("target on CPU", "draft on CPU"))
     async with chatting(ScriptedClient(loaded=info)) as chat:
         await chat.say("/plan")
-        await chat.shows("target on CPU", "draft on CPU")
+        await chat.shows("target on CPU", "draft on CPU", "B of RAM are.")
+        monkeypatch.setattr(ram, "available", lambda: ram.Room(3 << 30, 8 << 30))
+        await chat.say("/plan")
+        await chat.shows("now 3.0 GiB of RAM are.")
         await chat.say("/tokens one two three")
-        assert "3 tokens" in chat.note
+        await chat.until(lambda: "3 tokens" in chat.note)
         await chat.say("hi")
         await chat.say("/tokens")
         assert "of 8,192 tokens" in chat.note

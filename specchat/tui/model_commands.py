@@ -25,6 +25,7 @@ from specchat.tui.screens.question import Question
 from specchat.tui.text import capitalised, one_line
 from specchat.tuning import SETTABLE, Tuning
 from specchat.units import format_memory
+from specchat.worker import ram
 
 if TYPE_CHECKING:
     from specchat.tui.app import SpecchatApp
@@ -284,7 +285,8 @@ class ModelCommands:
         plan = self._screen.session.plan()
         if not plan:
             raise CommandError("Nothing is loaded.")
-        await self._screen.transcript.add_notice("\n".join(plan))
+        now = f"FREE is as it was before the models were loaded; now {format_memory(ram.available().free)} of RAM are."
+        await self._screen.transcript.add_notice("\n".join([*plan, "", now]))
         return ""
 
     def run_unload(self, _: str) -> str:
