@@ -81,7 +81,7 @@ class Alternating:
     def judged(self, results: object) -> None:
         """Nothing to learn."""
 
-    def wants(self, drafter: str) -> bool:
+    def wants(self, drafter: str, _unread: int = 1, /) -> bool:
         return drafter == "draft"
 
     @property

@@ -308,7 +308,7 @@ def test_a_draft_that_has_read_everything_costs_no_round_a_question(
 ) -> None:
     asked = 0
 
-    def wants(_policy: FixedPolicy, _drafter: str) -> bool:
+    def wants(_policy: FixedPolicy, _drafter: str, _unread: int = 1, /) -> bool:
         nonlocal asked
         asked += 1
         return True

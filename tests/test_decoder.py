@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from specchat.engine.cache import Cancelled, Logits
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, Offer
+from specchat.engine.drafters import SHORT_SIGHTED, Drafter, Judgement, ModelDrafter, NgramDrafter, Offer, in_earnest
 from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import Sampler, SamplingSettings
@@ -32,7 +32,7 @@ class Bench:
     """A decoder over scripted models, with everything that a test looks at."""
 
     def __init__(self, policy: Policy, *, n_ctx: int = 256, draft_ctx: int = 256, eog: int = -1) -> None:
-        clock = VirtualClock()
+        self.clock = clock = VirtualClock()
         table = pair_table(N, seed=3)
         self.target = ScriptedCache(from_table(table), N, n_ctx, clock=clock, cost=lambda n: 1 + 0.1 * n)
         self.draft = ScriptedCache(
@@ -142,6 +142,44 @@ def test_a_draft_that_fails_while_it_is_judged_costs_the_draft_and_not_the_reply
     events = bench.run()
     assert any(event.reason.startswith("the draft failed: ") for event in events)
     assert len(bench.kept) == len(PROMPT) + tokens + 40
+
+
+class Noting(Judging):
+    """Keeps what the judging came to."""
+
+    def __init__(self) -> None:
+        super().__init__(Speculation())
+        self.judgements: list[Judgement] = []
+
+    def judged(self, judgement: Judgement) -> None:
+        if judgement.tokens:
+            self.judgements.append(judgement)
+
+
+@pytest.mark.parametrize("missed", [0, 150], ids=["little missed", "much missed"])
+def test_an_idle_draft_is_judged_by_its_overlap_and_its_step_is_timed(missed: int) -> None:
+    policy = Noting()
+    bench = Bench(policy)
+    bench.drafters["draft"] = bench.decoder._drafters["draft"] = ModelDrafter(bench.draft, N, clock=bench.clock)
+    for _ in range(missed):
+        bench.kept.append(1)
+        bench.target.decode(bench.kept[-2:-1], 0)
+    bench.run(max_tokens=120)
+    assert len(policy.judgements) > 2
+    for judgement in policy.judgements:
+        assert all(0.0 <= accepted <= 1.0 for _, accepted in judgement.tokens)
+        assert judgement.step_seconds == pytest.approx(0.2)  # one pass over one token
+
+
+@given(st.lists(st.tuples(st.floats(0.0, 1.0), st.floats(0.0, 1.0)), min_size=1, max_size=40))
+def test_little_context_is_made_up_for_by_the_odds_and_never_beyond_certainty(
+    judged: list[tuple[float, float]],
+) -> None:
+    mended = in_earnest(judged)
+    before, after = (float(np.mean([accepted for _, accepted in one])) for one in (judged, mended))
+    assert all(0.0 <= accepted <= 1.0 for _, accepted in mended)
+    assert after == pytest.approx(SHORT_SIGHTED * before / (1.0 + (SHORT_SIGHTED - 1.0) * before))
+    assert [confidence for confidence, _ in mended] == [confidence for confidence, _ in judged]
 
 
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)

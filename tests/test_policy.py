@@ -220,6 +220,41 @@ class TestModes:
         assert reason.endswith("now 60 %: plain")
 
 
+def test_a_pair_that_usually_pays_is_tried_again_in_the_next_reply() -> None:
+    world = World(CURVES["cpu q8_0"], 0.1, lambda t: 0.9 if t < 1500 else 0.1)
+    policy = AdaptivePolicy(Speculation(), world.costs())
+    simulate(policy, world, tokens=1700)
+    assert not policy.wants("draft")
+    policy.begin(0.0)
+    assert policy.wants("draft")
+    assert policy.learned().pooled > 0.7
+
+
+def test_a_pair_that_never_paid_is_not() -> None:
+    world = World(CURVES["cpu q8_0"], 0.3, lambda _: 0.1)
+    policy = AdaptivePolicy(Speculation(), world.costs())
+    simulate(policy, world, tokens=400)
+    policy.begin(0.0)
+    assert not policy.wants("draft")
+
+
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_no_reply_pays_for_judging_a_draft_that_is_known_not_to_pay(curve: Mapping[int, float]) -> None:
+    world = World(curve, 0.3, lambda _: 0.0)
+    policy = AdaptivePolicy(Speculation(), world.costs(), Learned(0.05))
+    plain = simulate(FixedPolicy(Speculation(Mode.OFF)), world, tokens=60)
+    for _ in range(20):
+        policy.begin(0.0)
+        assert simulate(policy, world, tokens=60) >= 0.97 * plain
+
+
+def test_a_draft_that_would_have_to_read_a_book_first_is_not_wanted() -> None:
+    world = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.8)
+    policy = AdaptivePolicy(Speculation(), world.costs(), Learned(0.8))
+    assert policy.wants("draft", 50)
+    assert not policy.wants("draft", 50_000)
+
+
 class TestCosts:
     """Measured, interpolated, refined."""
 

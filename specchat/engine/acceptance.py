@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 
 from specchat.engine.drafters import Offer
 
-SLOW: Final = 256.0  # half-life in judged proposals: precise while the subject lasts
-FAST: Final = 16.0  # half-life: sees a change of subject within some tens of tokens
+LONG: Final = 2048.0  # half-life in judged proposals: a pair's character, over many subjects
+SLOW: Final = 256.0  # precise while the subject lasts
+FAST: Final = 16.0  # sees a change of subject within some tens of tokens
 SURPRISE: Final = 2.5  # standard errors by which the fast average must differ before the slow one gives way
 SHRINK: Final = 6.0  # observations' worth of belief in the coarser figure
 
@@ -44,11 +45,11 @@ class Rate:
     def __init__(self, prior: float, weight: float = SHRINK, half_life: float = SLOW) -> None:
         self._prior = prior
         self._weight = weight
-        self._slow, self._fast = Average(half_life), Average(FAST)
+        self._long, self._slow, self._fast = Average(LONG), Average(half_life), Average(FAST)
 
     def add(self, hit: float) -> None:
-        self._slow.add(hit)
-        self._fast.add(hit)
+        for average in (self._long, self._slow, self._fast):
+            average.add(hit)
         if self._surprised():
             self._slow.hits, self._slow.trials = self._fast.hits, self._fast.trials
 
@@ -60,9 +61,20 @@ class Rate:
         belief = self._prior if prior is None else prior
         return (self._slow.hits + self._weight * belief) / (self._slow.trials + self._weight)
 
+    def usual(self, prior: float | None = None) -> float:
+        """What it comes to over many subjects."""
+        belief = self._prior if prior is None else prior
+        return (self._long.hits + self._weight * belief) / (self._long.trials + self._weight)
+
+    def renew(self) -> None:
+        """Another subject begins: believe what is usual, until some tens of trials tell better."""
+        trials = min(self._slow.trials, FAST)
+        self._slow.hits, self._slow.trials = trials * self.usual(), trials
+        self._fast = Average(FAST)
+
     def _surprised(self) -> bool:
         slow, fast = self._slow, self._fast
-        if slow.trials < 2.0 * fast.trials:
+        if slow.trials < 2.0 * fast.trials or fast.trials == 0.0:
             return False
         mean = (slow.hits + 0.5) / (slow.trials + 1.0)
         error = math.sqrt(mean * (1.0 - mean) / fast.trials)
@@ -81,7 +93,7 @@ class Judged:
 
 @dataclass(frozen=True, slots=True)
 class Learned:
-    """A pair's acceptance as the last session left it: the starting point of the next one."""
+    """A pair's acceptance over many subjects: the starting point of the next session."""
 
     pooled: float = 0.6  # of unknown pairs: enough to be tried where drafting is cheap, soon corrected
     bins: tuple[float, ...] = ()  # for each bin of confidence; empty: as pooled
@@ -117,6 +129,12 @@ class DraftAcceptance:
     def pooled(self) -> float:
         return self._pooled.value()
 
+    def renew(self) -> None:
+        """Another subject begins."""
+        self._rates = None
+        for rate in (self._pooled, *self._positions, *self._bins):
+            rate.renew()
+
     def add(self, judged: Sequence[Judged]) -> None:
         self._rates = None
         for one in judged:
@@ -138,13 +156,17 @@ class DraftAcceptance:
         return self._bin_value(self._bin(confidence))
 
     def learned(self) -> Learned:
-        return Learned(self.pooled, tuple(self._bin_value(i) for i in range(len(self._bins))))
+        usual = self._pooled.usual()
+        return Learned(usual, tuple(self._bins[i].usual(self._expected(i, usual)) for i in range(len(self._bins))))
 
     def _at(self, position: int) -> Rate:
         return self._positions[min(position, self.DEPTH - 1)]
 
     def _bin_value(self, index: int) -> float:
-        return self._bins[index].value(min(max(self.pooled + self._offsets[index], 0.0), 1.0))
+        return self._bins[index].value(self._expected(index, self.pooled))
+
+    def _expected(self, index: int, pooled: float) -> float:
+        return min(max(pooled + self._offsets[index], 0.0), 1.0)
 
     def _bin(self, confidence: float) -> int:
         return next(i for i, edge in enumerate(self.BINS) if confidence < edge or edge > 1.0)

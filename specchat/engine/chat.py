@@ -342,8 +342,9 @@ class Engine:
         drafter, context = self._drafters.get("draft"), self._draft_context
         if not isinstance(drafter, ModelDrafter) or context is None or len(kept) > context.n_ctx:
             return None
-        lags = len(kept) - 1 - len(context.tokens) > lag
-        return ReadingAlong(drafter, kept) if lags and self._policy.wants(drafter.name) else None
+        unread = len(kept) - len(context.tokens)
+        wanted = unread > lag + 1 and self._policy.wants(drafter.name, unread)
+        return ReadingAlong(drafter, kept) if wanted else None
 
     # ---- writing the reply
 
@@ -351,6 +352,7 @@ class Engine:
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
         self._prepare_drafters(prompt)
+        self._policy.begin(options.sampling.temperature)
         asked, along = self._policy.speculation, self._reading_along(prompt)
         decoder = Decoder(
             self._context,

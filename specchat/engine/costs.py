@@ -29,7 +29,7 @@ _COUNT: Final = np.arange(WIDEST + 1, dtype=np.float64)
 MEMORY: Final = 16.0  # rounds over which an observation fades: the context grows by some tens of tokens meanwhile
 FADING: Final = 1.0 - 1.0 / (4.0 * MEMORY)
 TRUST: Final = 2.0  # observations at one width before its own figure outweighs the drift of all widths
-HORIZON: Final = 256.0  # rounds over which reading what an idle draft missed is written off: a long reply
+HORIZON: Final = 128.0  # rounds over which reading what an idle draft missed is written off: a long reply, or a few
 BUMP: Final = (
     1.25  # the most that a pass may cost over a wider one; 1.14 was measured (a 1.5B Q4_K_M, 12 and 16 tokens)
 )

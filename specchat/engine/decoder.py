@@ -94,7 +94,6 @@ class Decoder:
         sampler = Sampler(sampling)
         if len(kept) > self._target.n_ctx or end == len(kept):
             raise ValueError("no room for a single token")
-        self._policy.begin(sampling.temperature)
         finish = ""
         while not finish:
             end = self._take_in(kept, end)

@@ -52,7 +52,11 @@ class Judgement:
     step_seconds: float | None = None  # what a draft step took
 
 
-JUDGED_WINDOW: Final = 64  # tokens that a long-idle draft reads to be judged by the last half of them
+JUDGED_WINDOW: Final = 64  # tokens that a long-idle draft reads to be judged by the last of them
+JUDGED_ROWS: Final = 16
+# So short of context a draft fails more often than in earnest: by the odds, 1.59 times with a Q4_0 copy of a 135M model
+# at temperature 0 (0.793 of the tokens for 0.859), 1.50 times with a pruned one (0.707 for 0.783).
+SHORT_SIGHTED: Final = 1.5
 
 # Asked before x_i is drawn: (i counted from 0, the draft's confidence there) -> is it worth proposing?
 Continue = Callable[[int, float], bool]
@@ -151,12 +155,12 @@ class ModelDrafter:
 
     def judge(self, kept: Sequence[int], sampler: Sampler, probabilities: Sequence[float]) -> Judgement:
         unread = len(kept) - 1 - self.n_cached
-        rows = min(len(probabilities), unread, JUDGED_WINDOW // 2)
-        if rows <= 0:
-            return Judgement()
         # Reading all that a long-idle draft missed would cost more than it is worth: the last tokens stand for the
         # whole, and as the cache is then no prefix of the conversation, it is emptied again.
         passing = unread > JUDGED_WINDOW
+        rows = min(len(probabilities), JUDGED_ROWS if passing else unread)
+        if rows <= 0:
+            return Judgement()
         if passing:
             self._context.rollback(0)
         start = len(kept) - 1 - JUDGED_WINDOW if passing else self.n_cached
@@ -167,7 +171,8 @@ class ModelDrafter:
             # idle draft that is thought too dear would stay idle.
             began = self._clock()
             judged += self._judged(fed[-1:], places[-1:], kept, sampler, probabilities)
-            return Judgement(tuple(judged), self._clock() - began)
+            seconds = self._clock() - began
+            return Judgement(tuple(in_earnest(judged) if passing else judged), seconds)
         finally:
             if passing:
                 self._context.rollback(0)
@@ -266,6 +271,13 @@ class NgramDrafter:
         self._tokens.clear()
         for index in self._index:
             index.clear()
+
+
+def in_earnest(judged: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """What was seen with little context, as it would have been with all of it: on average, not token by token."""
+    gain = (SHORT_SIGHTED - 1.0) * sum(accepted for _, accepted in judged) / len(judged)
+    made_up = gain / (1.0 + gain)  # the share of the failures that would have been none
+    return [(confidence, accepted + (1.0 - accepted) * made_up) for confidence, accepted in judged]
 
 
 def common_prefix(a: Sequence[int], b: Sequence[int]) -> int:

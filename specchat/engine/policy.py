@@ -57,7 +57,7 @@ class Policy(Protocol):
     disturbed: bool  # other work of this program runs beside the engine: what rounds take now says nothing
 
     def begin(self, temperature: float) -> None:
-        """A reply begins that is sampled at this temperature."""
+        """A reply begins that is sampled at this temperature. Comes before everything else that concerns it."""
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         """Answer for the next round; `offers` holds each drafter that can propose at least one token now."""
@@ -68,8 +68,8 @@ class Policy(Protocol):
     def judged(self, judgement: Judgement) -> None:
         """Learn from a comparison of the idle draft with the target."""
 
-    def wants(self, drafter: str) -> bool:
-        """Will the next reply probably use this drafter? Asked before a long prompt is read for it."""
+    def wants(self, drafter: str, unread: int = 1, /) -> bool:
+        """Will this reply probably use the drafter, of which it must read `unread` tokens first?"""
 
     @property
     def plain_seconds(self) -> float | None:
@@ -100,7 +100,7 @@ class FixedPolicy:
     def judged(self, judgement: Judgement) -> None:
         """Nothing to learn."""
 
-    def wants(self, drafter: str) -> bool:
+    def wants(self, drafter: str, _unread: int = 1, /) -> bool:
         return self.speculation.mode is Mode.AUTO or self.speculation.mode.value == drafter
 
     @property
@@ -140,8 +140,7 @@ class AdaptivePolicy:
     LEAST_JUDGING: Final = 0.005
     SHRINKING: Final = 0.85
     ENOUGH: Final = 12  # tokens that are worth a judgement
-    CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
-    EVIDENCE: Final = 60.0  # judged tokens
+    LUMP: Final = 0.02  # of the time spent on this reply: no reply, however short, pays for judging in the long run
     REPRICE_EVERY: Final = 8  # plain rounds
     LONG: Final = 32  # longer matches and more room make no difference to a price
     # A drafter must beat plain by this much: the estimates are no better, and those of short matches still hopeful.
@@ -162,12 +161,17 @@ class AdaptivePolicy:
         # Seconds that judging may spend. An unknown pair is judged as soon as there are tokens to judge it by.
         self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
+        self._spent = 0.0  # seconds of this reply
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
     def begin(self, temperature: float) -> None:
         self.ngram.expect(temperature)
+        # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
+        if not self.wants("draft"):
+            self.draft.renew()
         self._prices.clear()
+        self._spent = 0.0
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         self._offers = offers
@@ -184,12 +188,13 @@ class AdaptivePolicy:
             return Choice("plain", 0, "measuring plain speed")
         return self._draft_choice(best)
 
-    def wants(self, drafter: str) -> bool:
-        """As `choose` would answer with this drafter alone, a match in hand and the prompt read."""
+    def wants(self, drafter: str, unread: int = 1, /) -> bool:
+        """As `choose` would answer with this drafter alone, and a match in hand."""
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        return self._standing(drafter) >= self.GAIN[drafter]
+        offer = Offer(self.DEPTHS[drafter], match=8, quotes=True, unread=unread)
+        return self._best(drafter, offer).gain >= self.GAIN[drafter]
 
     @property
     def plain_seconds(self) -> float | None:
@@ -198,10 +203,6 @@ class AdaptivePolicy:
     def learned(self) -> Learned:
         """What is worth keeping for the next session with this pair."""
         return self.draft.learned()
-
-    def _standing(self, drafter: str) -> float:
-        """Speed against plain of a drafter that has read everything, with a match in hand."""
-        return self._best(drafter, Offer(self.DEPTHS[drafter], match=8, quotes=True)).gain
 
     def _priced(self, name: str, offer: Offer) -> Option:
         """The best of an offer, as it was priced not many plain rounds ago.
@@ -239,6 +240,7 @@ class AdaptivePolicy:
         if not self.disturbed:
             self.costs.record(event, offer.unread)
         self._rounds += 1
+        self._spent += event.total_seconds
         if event.drafter != "plain" or self._rounds % self.REPRICE_EVERY == 0:
             self._prices.clear()
         if event.drafter == "plain":
@@ -263,9 +265,7 @@ class AdaptivePolicy:
         self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in judgement.tokens])
         if judgement.step_seconds is not None and not self.disturbed:
             self.costs.draft.record(1, judgement.step_seconds)
-        # A close call on little evidence is judged again as soon as there is more.
-        unsure = self._standing("draft") > self.CLOSE and self.draft.trials < self.EVIDENCE
-        self._allowance = math.inf if unsure else 0.0
+        self._allowance = 0.0
         changed = self.wants("draft") != before
         self._judging = self.JUDGING if changed else max(self.LEAST_JUDGING, self._judging * self.SHRINKING)
 
@@ -284,7 +284,8 @@ class AdaptivePolicy:
         offer = self._offers.get("draft")
         if offer is None or self.speculation.mode is not Mode.AUTO or self._plain_run < self.ENOUGH:
             return False
-        return self._allowance >= self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
+        limit = self._allowance if math.isinf(self._allowance) else min(self._allowance, self.LUMP * self._spent)
+        return limit >= self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
 
 
 @dataclass(frozen=True)
