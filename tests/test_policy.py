@@ -230,6 +230,34 @@ def test_a_pair_that_usually_pays_is_tried_again_in_the_next_reply() -> None:
     assert policy.learned().pooled > 0.7
 
 
+def test_one_bad_first_reply_does_not_undo_what_many_sessions_learned() -> None:
+    curve = CURVES["cpu q8_0"]
+    good, bad = World(curve, 0.1, lambda _: 0.9), World(curve, 0.1, lambda _: 0.05)
+    first = AdaptivePolicy(Speculation(), good.costs())
+    simulate(first, good, tokens=3000)
+    second = AdaptivePolicy(Speculation(), good.costs(), first.learned())
+    simulate(second, bad, tokens=200)
+    assert not second.wants("draft")
+    second.begin(0.0)
+    assert second.wants("draft")
+    assert second.learned().pooled > 0.7
+
+
+@pytest.mark.parametrize("limit", [0, 1, 2, 3, 5, 8])
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_a_drafter_is_wanted_just_where_a_depth_pays_that_the_target_can_take_back(
+    curve: Mapping[int, float], limit: int
+) -> None:
+    world = World(curve, 0.1, lambda _: 0.8)
+    for name in ("draft", "ngram"):
+        for learned in (0.3, 0.6, 0.8, 0.95):
+            policy = AdaptivePolicy(Speculation(), world.costs(), Learned(learned))
+            policy.begin(0.0, limit)
+            policy._since_plain = 0
+            choice = policy.choose({name: Offer(limit, match=8, quotes=True)} if limit else {})
+            assert policy.wants(name) == (choice.depth > 0)
+
+
 def test_a_pair_that_never_paid_is_not() -> None:
     world = World(CURVES["cpu q8_0"], 0.3, lambda _: 0.1)
     policy = AdaptivePolicy(Speculation(), world.costs())
@@ -302,6 +330,23 @@ class TestAcceptance:
         for _ in range(60):
             rate.add(0.0)
         assert rate.value() < 0.35
+
+    @pytest.mark.parametrize("failures", [1, 2, 3])
+    def test_a_few_failures_are_no_new_subject_when_one_has_just_begun(self, failures: int) -> None:
+        rate = Rate(0.6)
+        for _ in range(3000):
+            rate.add(1.0)
+        for _ in range(60):
+            rate.add(0.0)
+        rate.renew()
+        usual = rate.value()
+        assert usual > 0.85
+        for _ in range(failures):
+            rate.add(0.0)
+        assert rate.value() > usual - 0.06 * failures
+        for _ in range(40):
+            rate.add(0.0)
+        assert rate.value() < 0.3
 
     def test_confidence_means_what_it_turned_out_to_mean(self) -> None:
         independent, copy = DraftAcceptance(Learned()), DraftAcceptance(Learned())

@@ -42,10 +42,12 @@ class Rate:
     A slow average holds the estimate; where a fast one differs by more than chance allows, it restarts from there.
     """
 
-    def __init__(self, prior: float, weight: float = SHRINK, half_life: float = SLOW) -> None:
+    def __init__(self, prior: float, weight: float = SHRINK, half_life: float = SLOW, known: float = 0.0) -> None:
+        """`known` is the number of trials, over many subjects, that the prior is known from."""
         self._prior = prior
         self._weight = weight
         self._long, self._slow, self._fast = Average(LONG), Average(half_life), Average(FAST)
+        self._long.hits, self._long.trials = known * prior, known
 
     def add(self, hit: float) -> None:
         for average in (self._long, self._slow, self._fast):
@@ -66,6 +68,11 @@ class Rate:
         belief = self._prior if prior is None else prior
         return (self._long.hits + self._weight * belief) / (self._long.trials + self._weight)
 
+    @property
+    def known(self) -> float:
+        """Trials that what is usual rests on."""
+        return self._long.trials
+
     def renew(self) -> None:
         """Another subject begins: believe what is usual, until some tens of trials tell better."""
         trials = min(self._slow.trials, FAST)
@@ -74,7 +81,8 @@ class Rate:
 
     def _surprised(self) -> bool:
         slow, fast = self._slow, self._fast
-        if slow.trials < 2.0 * fast.trials or fast.trials == 0.0:
+        # (Renewed, the fast average is empty: its first few trials tell nothing yet.)
+        if slow.trials < 2.0 * fast.trials or fast.trials < FAST / 2.0:
             return False
         mean = (slow.hits + 0.5) / (slow.trials + 1.0)
         error = math.sqrt(mean * (1.0 - mean) / fast.trials)
@@ -97,6 +105,7 @@ class Learned:
 
     pooled: float = 0.6  # of unknown pairs: enough to be tried where drafting is cheap, soon corrected
     bins: tuple[float, ...] = ()  # for each bin of confidence; empty: as pooled
+    trials: float = 0.0  # judged proposals that this rests on
 
 
 class DraftAcceptance:
@@ -112,12 +121,14 @@ class DraftAcceptance:
     DEPTH: Final = 16  # positions that are told apart
 
     def __init__(self, learned: Learned) -> None:
-        self._pooled = Rate(learned.pooled)
+        bins = learned.bins or (learned.pooled,) * len(self.BINS)
+        self._pooled = Rate(learned.pooled, known=learned.trials)
         # Positions differ little, so each needs much evidence of its own.
-        self._positions = [Rate(learned.pooled, weight=16.0) for _ in range(self.DEPTH)]
-        self._bins = [Rate(learned.pooled) for _ in self.BINS]
+        share = learned.trials / self.DEPTH
+        self._positions = [Rate(learned.pooled, weight=16.0, known=share) for _ in range(self.DEPTH)]
+        self._bins = [Rate(rate, known=learned.trials / len(bins)) for rate in bins]
         # What a bin differed from the pooled rate by, last time.
-        self._offsets = [rate - learned.pooled for rate in learned.bins] or [0.0 for _ in self.BINS]
+        self._offsets = [rate - learned.pooled for rate in bins]
         self._rates: NDArray[np.float64] | None = None  # by position, until something is added
 
     @property
@@ -157,7 +168,8 @@ class DraftAcceptance:
 
     def learned(self) -> Learned:
         usual = self._pooled.usual()
-        return Learned(usual, tuple(self._bins[i].usual(self._expected(i, usual)) for i in range(len(self._bins))))
+        bins = tuple(self._bins[i].usual(self._expected(i, usual)) for i in range(len(self._bins)))
+        return Learned(usual, bins, self._pooled.known)
 
     def _at(self, position: int) -> Rate:
         return self._positions[min(position, self.DEPTH - 1)]

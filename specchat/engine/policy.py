@@ -17,7 +17,7 @@ import numpy as np
 
 from specchat.engine.acceptance import DraftAcceptance, Judged, Learned, NgramAcceptance, expected_tokens
 from specchat.engine.costs import CostModel, Costs
-from specchat.engine.drafters import JUDGED_WINDOW, Continue, Judgement, Offer, always
+from specchat.engine.drafters import JUDGED_WINDOW, Continue, Judgement, ModelDrafter, Offer, always
 from specchat.engine.rounds import Round
 from specchat.engine.stats import expected_tokens_per_pass
 
@@ -56,8 +56,11 @@ class Policy(Protocol):
     speculation: Speculation
     disturbed: bool  # other work of this program runs beside the engine: what rounds take now says nothing
 
-    def begin(self, temperature: float) -> None:
-        """A reply begins that is sampled at this temperature. Comes before everything else that concerns it."""
+    def begin(self, temperature: float, deepest: int | None = None) -> None:
+        """A reply begins that is sampled at this temperature. Comes before everything else that concerns it.
+
+        `deepest` is the most proposals that the target could take back; None: any number.
+        """
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         """Answer for the next round; `offers` holds each drafter that can propose at least one token now."""
@@ -88,7 +91,7 @@ class FixedPolicy:
         self.speculation = speculation
         self.disturbed = False
 
-    def begin(self, temperature: float) -> None:
+    def begin(self, temperature: float, deepest: int | None = None) -> None:
         """Nothing depends on it."""
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
@@ -162,10 +165,12 @@ class AdaptivePolicy:
         self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
         self._spent = 0.0  # seconds of this reply
+        self._deepest: int | None = None  # the most proposals that the target could take back
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
-    def begin(self, temperature: float) -> None:
+    def begin(self, temperature: float, deepest: int | None = None) -> None:
+        self._deepest = deepest
         self.ngram.expect(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
         if not self.wants("draft"):
@@ -184,7 +189,9 @@ class AdaptivePolicy:
             return Choice("plain", 0, plain_reason(mode), judge=self._judge_now())
         if mode is Mode.AUTO and best.gain < self.GAIN[best.drafter]:
             return Choice("plain", 0, best.why_not, judge=self._judge_now())
-        if self._stretch > 0 or self._since_plain >= self.STRETCH_EVERY:
+        # Rounds in which the draft only catches up are plain ones themselves.
+        behind = best.drafter == "draft" and offers["draft"].unread > ModelDrafter.BATCH
+        if not behind and (self._stretch > 0 or self._since_plain >= self.STRETCH_EVERY):
             return Choice("plain", 0, "measuring plain speed")
         return self._draft_choice(best)
 
@@ -193,8 +200,9 @@ class AdaptivePolicy:
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        offer = Offer(self.DEPTHS[drafter], match=8, quotes=True, unread=unread)
-        return self._best(drafter, offer).gain >= self.GAIN[drafter]
+        room = self.DEPTHS[drafter] if self._deepest is None else min(self.DEPTHS[drafter], self._deepest)
+        offer = Offer(room, match=8, quotes=True, unread=unread)
+        return room > 0 and self._best(drafter, offer).gain >= self.GAIN[drafter]
 
     @property
     def plain_seconds(self) -> float | None:

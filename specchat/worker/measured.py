@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from specchat import locations
 from specchat.engine.acceptance import Learned
@@ -35,9 +35,7 @@ class Measured:
         try:
             raw = json.loads(path.read_text("utf-8"))
             costs = Costs(_table(raw["costs"]["target"]), _table(raw["costs"]["draft"]), measured=True)
-            learned = raw["learned"] and Learned(
-                float(raw["learned"]["pooled"]), tuple(map(float, raw["learned"]["bins"]))
-            )
+            learned = raw["learned"] and _learned(raw["learned"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls(path)
         return cls(path, costs, learned)
@@ -74,6 +72,11 @@ def identity(path: Path) -> tuple[str, int, int]:
     """A model file, so that another one under the same name counts as another."""
     stat = path.stat()
     return str(path), stat.st_size, stat.st_mtime_ns
+
+
+def _learned(raw: Mapping[str, Any]) -> Learned:
+    # The number of trials came later than the rest.
+    return Learned(float(raw["pooled"]), tuple(map(float, raw["bins"])), float(raw.get("trials", 0.0)))
 
 
 def _table(raw: Mapping[str, float]) -> dict[int, float]:
