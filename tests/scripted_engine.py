@@ -118,6 +118,7 @@ class ScriptedEngine:
         self.info = info
         self.cancelled = cancelled
         self.has_draft = info.draft is not None
+        self.draft_failure = ""
         self.hurried = False  # asked to end its reasoning
 
     def count_tokens(self, text: str) -> int:

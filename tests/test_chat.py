@@ -25,7 +25,7 @@ from specchat.engine.chat import (
     Reading,
     ReplyOptions,
 )
-from specchat.engine.drafters import ModelDrafter
+from specchat.engine.drafters import STILL_READING, ModelDrafter
 from specchat.engine.llama import Context, Model, ModelError
 from specchat.engine.policy import FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
@@ -64,6 +64,7 @@ class ScriptedContext(ScriptedCache):
         self.rollback_limit = None if can_roll_back else 0
         self.delay = 0.0  # seconds that a pass takes
         self.interrupt_at = -1  # cancel when the cache would grow to so many tokens
+        self.fails_at_logits = False  # it can read, but not propose
         self._wrong_at = wrong_at  # where a draft errs
         self._question_mark = model.tokenize("?")[0]
 
@@ -79,6 +80,8 @@ class ScriptedContext(ScriptedCache):
         if 0 <= self.interrupt_at <= len(self.tokens) + len(tokens):
             self.interrupt_at = -1
             raise Cancelled
+        if self.fails_at_logits and n_logits:
+            raise ModelError("no more memory")
         time.sleep(self.delay)
         return super().decode(tokens, n_logits)
 
@@ -297,7 +300,7 @@ def test_the_draft_reads_the_prompt_when_the_first_token_is_out(model: Model) ->
         assert len(chat.draft.tokens) == 0
         later = [event.round for event in events if isinstance(event, Generated)]
 
-    assert later[0].reason == "the draft is still reading the prompt"
+    assert later[0].reason == STILL_READING
     assert [event.drafter for event in later][-2:] == ["draft", "draft"]
     prompt = chat.engine.prompt_tokens(messages, ReplyOptions(GREEDY))
     assert list(chat.draft.tokens[: len(prompt)]) == prompt
@@ -356,7 +359,7 @@ def test_nothing_is_read_for_a_draft_while_it_is_switched_off(model: Model) -> N
             on = len(seen) not in (3, 4)
             chat.engine.speculation = Speculation(Mode.DRAFT, 2) if on else PLAIN
 
-    reading = "the draft is still reading the prompt"
+    reading = STILL_READING
     assert [reason == reading for reason, _ in seen[1:5]] == [True, True, False, False]
     assert seen[2][1] == seen[4][1] > 0
     assert len(chat.draft.tokens) > seen[4][1]  # and goes on when it is wanted again
@@ -375,7 +378,7 @@ def test_a_draft_that_is_switched_on_in_mid_reply_reads_along(model: Model) -> N
 
     assert max(chat.draft.widths) <= ModelDrafter.BATCH
     assert [event.drafter for event in events][:3] == ["plain"] * 3
-    assert events[1].reason == "the draft is still reading the prompt"
+    assert events[1].reason == STILL_READING
     assert "draft" in {event.drafter for event in events}
     assert [token for event in events for token in event.tokens] == chat.target.reply
 
@@ -394,12 +397,38 @@ def test_a_reply_that_is_abandoned_while_the_draft_reads_leaves_a_prefix(model: 
     assert 0 < len(read) < len(prompt)
 
 
-def test_a_draft_that_fails_while_it_reads_is_given_up(model: Model) -> None:
-    chat = Scripted(model, "abcabcabc", speculation=Speculation(Mode.DRAFT, 2))
-    chat.draft.interrupt = ModelError("no more memory")
-    assert chat.ask() == "abcabcabc"
+@pytest.mark.parametrize("when", ["while it reads", "while it proposes"])
+def test_a_draft_that_failed_is_given_up_for_good_and_said_once(model: Model, when: str) -> None:
+    chat = Scripted(model, "abcabcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+    if when == "while it proposes":
+        chat.draft.decode([1], 0)  # nothing is shared, so the prompt is read; the fault comes later
+        chat.draft.fails_at_logits = True
+    else:
+        chat.draft.interrupt = ModelError("no more memory")
+    assert chat.ask() == "abcabcabcabc"
     assert {event.round.drafter for event in chat.rounds} == {"plain"}
-    assert chat.rounds[-1].round.reason == "the draft failed: no more memory"
+    assert "the draft failed: no more memory" in {event.round.reason for event in chat.rounds}
+    said = [event.text for event in chat.events if isinstance(event, Notice)]
+    assert len(said) == 1
+    assert said[0].startswith("the draft failed: no more memory; it was released")
+    assert not chat.engine.has_draft
+    assert chat.engine.draft_failure == "the draft failed: no more memory"
+    passes = len(chat.draft.widths)
+    assert chat.ask() == "abcabcabcabc"
+    assert not any(isinstance(event, Notice) for event in chat.events)
+    assert len(chat.draft.widths) == passes
+
+
+def test_how_fast_a_draft_reads_changes_nothing_at_a_fixed_depth(model: Model) -> None:
+    """The same seed then gives the same text: random numbers are used up in the same order."""
+    rounds = []
+    for target, draft in ((0.0, 0.004), (0.004, 0.0)):
+        chat = Scripted(model, "abcabcabcabcabcabc", speculation=Speculation(Mode.DRAFT, 2))
+        chat.target.delay, chat.draft.delay = target, draft
+        assert chat.ask([Message("user", "hello there " * 20)]) == "abcabcabcabcabcabc"
+        rounds.append([(event.round.drafter, event.round.proposed) for event in chat.rounds])
+    assert rounds[0] == rounds[1]
+    assert ("draft", 2) in rounds[0]
 
 
 def test_a_draft_that_is_switched_off_reads_nothing_but_forgets(model: Model) -> None:

@@ -13,9 +13,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from specchat.engine.acceptance import Learned
 from specchat.engine.cache import Cancelled, Logits
+from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import SHORT_SIGHTED, Drafter, Judgement, ModelDrafter, NgramDrafter, Offer, in_earnest
+from specchat.engine.drafters import (
+    SHORT_SIGHTED,
+    STILL_READING,
+    Drafter,
+    Judgement,
+    ModelDrafter,
+    NgramDrafter,
+    Offer,
+    in_earnest,
+)
 from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import Sampler, SamplingSettings
@@ -113,6 +124,39 @@ def test_a_draft_that_fails_costs_the_draft_and_not_the_reply() -> None:
     assert events[0].reason == "the draft failed: no memory for a batch"
     assert {event.drafter for event in events} == {"plain"}
     assert len(bench.kept) == len(PROMPT) + 40
+
+
+def long_idle(policy: Policy, missed: int = 300) -> Bench:
+    bench = Bench(policy, n_ctx=1024, draft_ctx=1024)
+    for i in range(missed):
+        bench.target.decode(bench.kept[-1:], 0)
+        bench.kept.append(i % N)
+    return bench
+
+
+@pytest.mark.parametrize("mode", [Mode.AUTO, Mode.DRAFT])
+def test_a_draft_that_was_long_idle_catches_up_a_batch_a_round(mode: Mode) -> None:
+    certain = Costs({1: 1.0, 32: 1.1}, {1: 0.01, 512: 0.1}, measured=True)
+    bench = long_idle(AdaptivePolicy(Speculation(mode), certain, Learned(0.9)))
+    events = bench.run(max_tokens=60)
+    assert max(bench.draft.widths) <= ModelDrafter.BATCH
+    reading = [event.reason == STILL_READING for event in events]
+    begun = reading.index(True)
+    assert 300 // ModelDrafter.BATCH <= sum(reading) <= 300 // ModelDrafter.BATCH + 1
+    assert all(reading[begun : begun + sum(reading)])  # one after the other
+    assert events[begun + sum(reading)].drafter == "draft"
+
+
+def test_a_cancel_while_a_draft_catches_up_keeps_what_it_has_read() -> None:
+    bench = long_idle(POLICIES["draft"]())
+    rounds = bench.decoder.run(bench.kept, WARM, 40)
+    for _ in range(2):
+        bench.kept.extend(next(rounds).tokens)
+    bench.draft.interrupt = Cancelled()
+    with pytest.raises(Cancelled):
+        next(rounds)
+    assert bench.consistent()
+    assert len(bench.draft.tokens) == 2 * ModelDrafter.BATCH
 
 
 class Judging(FixedPolicy):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import ModelDrafter
+from specchat.engine.drafters import STILL_READING, ModelDrafter
 from specchat.engine.rounds import Round
 from specchat.errors import SpecchatError
 
@@ -24,23 +24,25 @@ class ReadingAlong:
         self.drafter = drafter
         self._batches = drafter.read(prompt)
         self.reading = True
-        self._state = "the draft is still reading the prompt"
+        self._state = STILL_READING
         self._seconds = 0.0  # spent since the last round
 
     def go_on(self, decoder: Decoder, seconds: float) -> None:
-        """Read for about so long; at the end the decoder has the draft. A failing one is given up. Raises Cancelled."""
+        """Read for about so long, a batch at least; at the end the decoder has the draft. Raises Cancelled."""
         started = time.perf_counter()
-        while self.reading and self._seconds < seconds:
+        while self.reading:
             try:
                 self.reading = bool(next(self._batches, 0))
             except SpecchatError as error:
-                self.reading, self._state = False, f"the draft failed: {error}"
-                self.drafter.rollback(0)
+                self.reading = False
+                self._state = decoder.lose(self.drafter, error)
             else:
                 if not self.reading:
                     self._state = ""
                     decoder.admit(self.drafter)
             self._seconds = time.perf_counter() - started
+            if self._seconds >= seconds:
+                break
 
     def finish(self, decoder: Decoder) -> None:
         """Read everything now, at nobody's charge. Raises Cancelled."""

@@ -145,6 +145,7 @@ class Engine:
         self._answer_now = False
         self._left_out: tuple[trimming.Turn, ...] = ()  # of the latest conversation, for want of room
         self._sizes: dict[str, int] = {}  # tokens of its texts
+        self.draft_failure = ""  # why the draft had to be given up, other than for the pressure
 
     def _make_drafters(self) -> dict[str, Drafter]:
         if self._context.rollback_limit == 0:
@@ -193,18 +194,26 @@ class Engine:
         policy.speculation, policy.disturbed = self._policy.speculation, self._policy.disturbed
         self._policy, self._after_reply = policy, after_reply
         self._drafters = self._make_drafters()
+        self.draft_failure = ""
 
     def relieve(self) -> bool:
         """Release the draft if memory is short; the next event of a reply is a notice of it. True if that was so."""
         reason = self._pressure() if self.has_draft else ""
-        if not reason:
-            return False
+        if reason:
+            self._release_draft(reason)
+        return bool(reason)
+
+    def _release_draft(self, reason: str) -> None:
         draft, self._draft, self._draft_context = self._draft, None, None
         self._drafters.pop("draft", None)
         if draft is not None:
             draft.close()
         self._notices.append(reason)
-        return True
+
+    def _give_up_draft(self, failure: str) -> None:
+        """It would fail in every reply to come: released, and said once."""
+        self.draft_failure = failure
+        self._release_draft(f"{failure.rstrip('.')}; it was released, and `/speculation draft` loads it again")
 
     def _due_notices(self) -> Iterator[Notice]:
         while self._notices:
@@ -352,7 +361,7 @@ class Engine:
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
         self._prepare_drafters(prompt)
-        self._policy.begin(options.sampling.temperature)
+        self._policy.begin(options.sampling.temperature, self._context.rollback_limit)
         asked, along = self._policy.speculation, self._reading_along(prompt)
         decoder = Decoder(
             self._context,
@@ -382,6 +391,9 @@ class Engine:
                     break
                 if self._answer_now and text.thinking and not event.finish:
                     pieces = self._end_reasoning(decoder, text, event.context_used)
+                if failure := decoder.lost.pop("draft", ""):
+                    self._give_up_draft(failure)
+                    along = None
                 if self.relieve():
                     decoder.give_up("draft")
                     along = None
@@ -389,7 +401,8 @@ class Engine:
                     asked = self._policy.speculation
                     along = self._catching_up(decoder, along, event)
                 if along and along.reading and not event.finish and self._policy.wants("draft"):
-                    along.go_on(decoder, event.target_seconds)
+                    # A fixed depth promises the same text for the same seed: not by how fast this machine is just now.
+                    along.go_on(decoder, 0.0 if asked.depth is not None else event.target_seconds)
                 yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)

@@ -122,6 +122,8 @@ class Context:
 
         Where the model cannot roll back, a cancelled or failed call empties the cache.
         """
+        if self._handle is None:
+            raise ModelError(f"{self.model.path.name} was released")
         base = len(self._tokens)
         if base + len(tokens) > self.n_ctx:
             raise ModelError(
@@ -161,6 +163,7 @@ class Context:
         """Give the memory back. Safe to repeat."""
         handle, self._handle = self._handle, None
         if handle:
+            self._tokens.clear()
             self._logits, self._logits_address = self._logits[:0].copy(), 0
             self._batch.free()
             api.llama_free(handle)

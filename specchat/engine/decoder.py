@@ -83,6 +83,7 @@ class Decoder:
         self._clock = clock
         self._plain: list[float] = []  # the target's probabilities of the plain tokens just kept, for judging a draft
         self._inserted: Sequence[int] = ()
+        self.lost: dict[str, str] = {}  # drafters that failed, with the reason
 
     def run(self, prompt: Sequence[int], sampling: SamplingSettings, max_tokens: int | None = None) -> Iterator[Round]:
         """Rounds until an end-of-generation token, `max_tokens` or a full context; the last one says which.
@@ -148,7 +149,7 @@ class Decoder:
             if choice.judge and (failure := self._judge(kept, sampler)):
                 choice = Choice("plain", 0, failure)
             # 2. Propose.
-            draft, reason = self._propose(choice, kept, sampler)
+            draft = self._propose(choice, kept, sampler)
             proposals = draft.proposals
             drafted = self._clock()
             # 3. One target pass over the last kept token and the proposals.
@@ -175,7 +176,7 @@ class Decoder:
             context_used=len(kept),
             confidences=draft.confidences,
             declined=self._declined(draft, verdict),
-            reason=reason,
+            reason=draft.reason or choice.reason,
         )
 
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
@@ -184,19 +185,21 @@ class Decoder:
         offers = {name: drafter.offer(kept, room) for name, drafter in self._drafters.items()}
         return self._policy.choose({name: offer for name, offer in offers.items() if offer.room > 0})
 
-    def _propose(self, choice: Choice, kept: Sequence[int], sampler: Sampler) -> tuple[Draft, str]:
-        """The proposals, and why there are these."""
-        if choice.depth == 0:
-            return Draft(), choice.reason
-        try:
-            return self._drafters[choice.drafter].propose(kept, choice.depth, sampler, choice.worth), choice.reason
-        except SpecchatError as error:
-            return Draft(), self._failed(choice.drafter, kept, error)
-
-    def _failed(self, drafter: str, kept: Sequence[int], error: SpecchatError) -> str:
+    def lose(self, drafter: Drafter, error: SpecchatError | RollbackError) -> str:
         """A drafter that fails is given up, not the reply; answers with the reason."""
-        self._drafters.pop(drafter).rollback(len(kept) - 1)
-        return f"the draft failed: {error}"
+        self._drafters.pop(drafter.name, None)
+        drafter.rollback(0)  # whatever it holds: keeping nothing always succeeds
+        self.lost[drafter.name] = reason = f"the draft failed: {error}"
+        return reason
+
+    def _propose(self, choice: Choice, kept: Sequence[int], sampler: Sampler) -> Draft:
+        if choice.depth == 0:
+            return Draft()
+        drafter = self._drafters[choice.drafter]
+        try:
+            return drafter.propose(kept, choice.depth, sampler, choice.worth)
+        except SpecchatError as error:
+            return Draft(reason=self.lose(drafter, error))
 
     def _declined(self, draft: Draft, verdict: Verdict) -> float | None:
         """What the target wrote where the draft stopped tells for free what going on would have been worth."""
@@ -207,19 +210,19 @@ class Decoder:
     def _judge(self, kept: Sequence[int], sampler: Sampler) -> str:
         """Compare idle drafters with the tokens just kept; answers with the failure of one, if there was any."""
         failure = ""
-        for name, drafter in list(self._drafters.items()):
+        for drafter in list(self._drafters.values()):
             try:
                 self._policy.judged(drafter.judge(kept, sampler, self._plain))
             except SpecchatError as error:
-                failure = self._failed(name, kept, error)
+                failure = self.lose(drafter, error)
         return failure
 
     def _settle(self, kept: Sequence[int]) -> None:
-        for name, drafter in list(self._drafters.items()):
+        for drafter in list(self._drafters.values()):
             try:
                 drafter.rollback(len(kept) - 1)
-            except RollbackError:
-                del self._drafters[name]
+            except RollbackError as error:
+                self.lose(drafter, error)
         try:
             self._target.rollback(len(kept) - 1)
         except RollbackError:

@@ -31,6 +31,7 @@ class Draft:
     proposals: tuple[Proposal, ...] = ()
     confidences: tuple[float, ...] = ()  # the draft model's, for each step it made, a declined one included
     declined: Distribution | None = None  # q of the step that was not worth a draw
+    reason: str = ""  # why there is nothing at all
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +53,7 @@ class Judgement:
     step_seconds: float | None = None  # what a draft step took
 
 
+STILL_READING: Final = "the draft is still reading the conversation"
 JUDGED_WINDOW: Final = 64  # tokens that a long-idle draft reads to be judged by the last of them
 JUDGED_ROWS: Final = 16
 # So short of context a draft fails more often than in earnest: by the odds, 1.59 times with a Q4_0 copy of a 135M model
@@ -138,6 +140,10 @@ class ModelDrafter:
         confidences: list[float] = []
         preceding = window(kept, sampler.settings)
         unread = self._fed(kept[self.n_cached :])
+        if len(unread) > self.BATCH:
+            # A draft that was long idle: text goes on coming, and a cancel takes effect, while it catches up.
+            self._context.decode(unread[: self.BATCH], 0)
+            return Draft(reason=STILL_READING)
         while len(proposals) < depth:
             logits = self._context.decode(unread, 1)[0, : self._shared]
             q = sampler.distribution(logits, preceding)

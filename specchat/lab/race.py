@@ -13,10 +13,11 @@ from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.sampling import SamplingSettings, margin
+from specchat.errors import SpecchatError
 from specchat.lab import lanes
 from specchat.lab.lanes import Lane
 from specchat.lab.rig import Rig
-from specchat.lab.runs import speculation
+from specchat.lab.runs import read, speculation
 
 
 def run(
@@ -24,20 +25,20 @@ def run(
 ) -> Iterator[Lane]:
     """Write a lane's reply, yielding it after every round. Raises Cancelled."""
     policy.speculation = speculation(lane.mode)
-    policy.begin(sampling.temperature)
+    policy.begin(sampling.temperature, rig.target.rollback_limit)
     rig.clear()
     rig.target.decode(prompt[:-1], 0)
     model = rig.target.model
     drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
     if rig.draft is not None:
         drafters["draft"] = ModelDrafter(rig.draft, model.n_vocab)
-        if policy.wants("draft"):
-            for _ in drafters["draft"].read(prompt):
-                pass
+    read(drafters.values(), policy, prompt)
     decoder = Decoder(rig.target, drafters, policy, is_eog=model.is_eog, max_depth=rig.target.rollback_limit)
     for one in decoder.run(prompt, sampling, min(n, rig.target.n_ctx - len(prompt))):
         lane.add(one)
         yield lane
+    if decoder.lost:
+        raise SpecchatError("; ".join(decoder.lost.values()))
 
 
 def outcome(rig: Rig, prompt: Sequence[int], plain: Lane, other: Lane, sampling: SamplingSettings) -> str:

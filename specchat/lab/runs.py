@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -17,7 +17,8 @@ import psutil
 
 from specchat.engine.cache import Cancelled
 from specchat.engine.chat import Engine, Finished, Generated, Message, ReplyOptions
-from specchat.engine.policy import Mode, Speculation
+from specchat.engine.drafters import Drafter, NgramDrafter
+from specchat.engine.policy import Mode, Policy, Speculation
 from specchat.engine.rounds import Round
 from specchat.engine.stats import ratio
 from specchat.errors import SpecchatError
@@ -40,6 +41,14 @@ def speculation(mode: str) -> Speculation:
     if colon and not (depth.isdecimal() and 1 <= int(depth) <= DEEPEST):
         raise SpecchatError(f"the depth in {mode} must be a whole number from 1 to {DEEPEST}")
     return Speculation(Mode.OFF if name == PLAIN else Mode(name), int(depth) if colon else None)
+
+
+def read(drafters: Iterable[Drafter], policy: Policy, prompt: Sequence[int]) -> None:
+    """Have the drafters know a prompt before its reply begins: the look-up, and the draft if it will be used."""
+    for drafter in drafters:
+        if isinstance(drafter, NgramDrafter) or policy.wants(drafter.name):
+            for _ in drafter.read(prompt):
+                pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +84,8 @@ def measure(rig: Rig, engine: Engine, prompt: Prompt, mode: str, options: ReplyO
             rounds.append(event.round)
         elif isinstance(event, Finished) and event.reason == "cancelled":
             raise Cancelled
+    if engine.draft_failure:
+        raise SpecchatError(engine.draft_failure)
     tokens = tuple(token for one in rounds for token in one.tokens)
     return Run(
         prompt=prompt.name,

@@ -84,6 +84,10 @@ class EngineLike(Protocol):
     def has_draft(self) -> bool:
         """Whether there is a draft model now."""
 
+    @property
+    def draft_failure(self) -> str:
+        """Why it had to be given up, other than for want of memory."""
+
     def relieve(self) -> bool:
         """Release the draft if memory is short, and say so in the next reply. True if that was so."""
 
@@ -218,7 +222,8 @@ class Worker:
 
     def _tell_of_released_draft(self) -> None:
         assert self._info is not None
-        obstacle = "the draft model was released because memory ran short"
+        failure = self._engine.draft_failure if self._engine is not None else ""
+        obstacle = failure or "the draft model was released because memory ran short"
         lines = (*self._info.plan, f"since then {obstacle}")
         self._info = replace(self._info, draft=None, draft_obstacle=obstacle, draft_can_return=True, plan=lines)
         self._send(Changed(self._info))
