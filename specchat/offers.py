@@ -6,19 +6,20 @@ Contract: nothing is loaded here (`specchat.probe` asks llama.cpp elsewhere) and
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-
-import psutil
 
 from specchat import __version__, probe
 from specchat.errors import SpecchatError
+from specchat.memory.machine import Device, budget
+from specchat.memory.machine import Machine as Memory
 from specchat.pairs import candidates, discovery
 from specchat.pairs import pull as pulling
 from specchat.pairs.candidates import Local
 from specchat.pairs.catalog import Catalog
 from specchat.pairs.choosing import Machine
 from specchat.pairs.library import Library
+from specchat.worker import ram
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +81,16 @@ def _smaller(known: Catalog, library: Library, target: Path, model_dirs: Iterabl
 
 
 def machine(library: Library) -> Machine:
-    """What a pair may take here. Takes a second: llama.cpp is asked for graphics cards, in a process of its own."""
-    cards = _cards()
-    memory = psutil.virtual_memory()
+    """What a pair may take here, less the margins that a plan leaves.
+
+    Takes a second: llama.cpp is asked for graphics cards, in a process of its own.
+    """
+    cards = tuple(Device(card.name, card.description, card.free, card.total) for card in _cards())
+    room = ram.available()
+    empty = tuple(replace(card, free=card.total) for card in cards)
     return Machine(
-        memory_free=max([memory.available, *(card.free for card in cards)]),
-        memory_total=max([memory.total, *(card.total for card in cards)]),
+        memory_free=max(budget(Memory(room.total, room.free, devices=cards)).values()),
+        memory_total=max(budget(Memory(room.total, room.total, devices=empty)).values()),
         disk_free=pulling.free_space(library.models),
         gpu=bool(cards),
     )

@@ -9,7 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from specchat import offers, probe
 from specchat.errors import SpecchatError
+from specchat.memory.machine import Device, margin, ram_margin
+from specchat.memory.machine import Machine as Memory
 from specchat.pairs import catalog as catalogs
 from specchat.pairs import choosing, own
 from specchat.pairs.catalog import Catalog, HubSource, PathSource
@@ -17,6 +20,7 @@ from specchat.pairs.choosing import Choice, Fit, Machine
 from specchat.pairs.library import Library
 from specchat.pairs.progress import Meter, Overview, Phase, Plan, PlannedFile, Progress, duration
 from specchat.units import GIB
+from specchat.worker import ram
 
 
 class Clock:
@@ -137,6 +141,23 @@ def test_memory_is_free_or_could_be_or_is_not_there(shipped: Catalog, tmp_path: 
     of = choosing.choices(shipped, library, Machine(5 * GIB, 8 * GIB, 10**12, gpu=False))
     fits = {choice.pair.name: choice.memory for choice in of}
     assert (fits["qwen3-4b"], fits["qwen3-8b"], fits["qwen3-14b"]) == (Fit.FITS, Fit.TIGHT, Fit.TOO_LARGE)
+
+
+def test_a_pair_fits_if_the_plan_would_say_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    library = Library(tmp_path / "models", tmp_path / "verified")
+
+    def may_take(free: int, *cards: probe.Device) -> tuple[int, int]:
+        room = ram.Room(free, 16 * GIB, "within the control group's limit")
+        monkeypatch.setattr(ram, "available", lambda: room)
+        monkeypatch.setattr(probe, "build", lambda: probe.Build("0", "", bool(cards), False, cards))
+        machine = offers.machine(library)
+        return machine.memory_free, machine.memory_total
+
+    left = ram_margin(Memory(16 * GIB, 10 * GIB))
+    assert may_take(10 * GIB) == (10 * GIB - left, 16 * GIB - left)
+    card = Device("CUDA0", "a card", 7 * GIB, 24 * GIB)
+    on_card = may_take(2 * GIB, probe.Device("CUDA0", "a card", "gpu", card.free, card.total))
+    assert on_card == (card.free - margin(card), card.total - margin(card))
 
 
 # -- pairs of one's own -----------------------------------------------------------------------------------

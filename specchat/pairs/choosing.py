@@ -26,7 +26,7 @@ class Fit(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What a pair may take, in bytes. `gpu`: this build of llama.cpp has a graphics card to use."""
+    """What a pair may take, in bytes: now, and at most. `gpu`: this build of llama.cpp has a graphics card to use."""
 
     memory_free: int
     memory_total: int
