@@ -232,6 +232,22 @@ def test_ctrl_c_prints_what_was_measured(files: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("command", ["verify", "bench", "race"])
+def test_a_prompt_that_the_context_cannot_hold_is_named_before_anything_is_measured(
+    files: Path, tmp_path: Path, command: str
+) -> None:
+    text = "x" + "\x1b[31mword " * 100
+    (tmp_path / "prompts.txt").write_text(f"hello\n---\n{text}")
+    prompts = ("--race", text) if command == "race" else ("--prompts", str(tmp_path / "prompts.txt"))
+    result = run("bench" if command == "race" else command, files, *prompts, "-c", "256", "-n", "4", "--json")
+    assert result.exit_code == 1
+    assert not result.stdout
+    said = result.stderr.splitlines()
+    assert "the prompt that begins with 'x\\x1b[31mword" in said[-1]
+    assert "tokens and the context 256" in said[-1]
+    assert not any(line.startswith(("temperature", "warming", "hello")) for line in said)
+
+
 # ---- race
 
 

@@ -82,7 +82,9 @@ class Bench:
         self._runs: list[Run] = []
 
     def run(self) -> Iterator[Step]:
-        """Measure. May be abandoned at any step."""
+        """Measure. May be abandoned at any step. Raises PromptTooLong, before anything is measured."""
+        for prompt in self._prompts:
+            self._rig.prompt(prompt.text)
         yield Step("measuring this machine")
         self._costs = self._rig.calibrate()
         # One policy a mode, kept from prompt to prompt as in a conversation.

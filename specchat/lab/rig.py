@@ -20,7 +20,7 @@ from specchat import locations
 from specchat.engine import exact, llama, remote, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate
-from specchat.engine.chat import Engine, Finished, Message, ReplyOptions
+from specchat.engine.chat import Engine, Finished, Message, PromptTooLong, ReplyOptions
 from specchat.engine.costs import Costs
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import Policy
@@ -72,8 +72,12 @@ class Rig:
         return _context(model, placement, n_ctx, self.target.threads, self.cancelled)
 
     def prompt(self, text: str) -> list[int]:
-        """The tokens that a first message of this text comes to."""
-        return ChatTemplate(self.target.model).render([Message("user", text)]).tokens
+        """The tokens that a first message of this text comes to. Raises PromptTooLong if they leave no room."""
+        tokens = ChatTemplate(self.target.model).render([Message("user", text)]).tokens
+        if len(tokens) >= self.target.n_ctx:
+            what = f"the prompt that begins with {' '.join(text.split())[:24]!r}"
+            raise PromptTooLong(what, len(tokens), self.target.n_ctx)
+        return tokens
 
     def text(self, tokens: Sequence[int], errors: str = "replace") -> str:
         """What tokens come to; `errors` as in bytes.decode."""
