@@ -276,6 +276,18 @@ def test_no_reply_pays_for_judging_a_draft_that_is_known_not_to_pay(curve: Mappi
         assert simulate(policy, world, tokens=60) >= 0.97 * plain
 
 
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+def test_an_unknown_draft_that_accepts_nothing_is_soon_left_alone_in_every_reply(curve: Mapping[int, float]) -> None:
+    world = World(curve, 0.1, lambda _: 0.0)
+    policy = AdaptivePolicy(Speculation(), world.costs())
+    plain = simulate(FixedPolicy(Speculation(Mode.OFF)), world, tokens=60)
+    speeds = []
+    for reply in range(12):
+        policy.begin(0.0)
+        speeds.append(simulate(policy, world, seed=reply, tokens=60))
+    assert np.mean(speeds[1:]) >= 0.99 * plain
+
+
 def test_a_draft_that_would_have_to_read_a_book_first_is_not_wanted() -> None:
     world = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.8)
     policy = AdaptivePolicy(Speculation(), world.costs(), Learned(0.8))
@@ -330,6 +342,16 @@ class TestAcceptance:
         for _ in range(60):
             rate.add(0.0)
         assert rate.value() < 0.35
+
+    @pytest.mark.parametrize("trials", [0, 3, 40, 4000])
+    def test_a_new_subject_begins_with_what_is_usual_however_often_it_begins(self, trials: int) -> None:
+        rate = Rate(0.6)
+        for i in range(trials):
+            rate.add(float(i % 4 == 0))
+        usual = rate.usual()
+        for _ in range(3):
+            rate.renew()
+            assert rate.value() == pytest.approx(usual) == pytest.approx(rate.usual())
 
     @pytest.mark.parametrize("failures", [1, 2, 3])
     def test_a_few_failures_are_no_new_subject_when_one_has_just_begun(self, failures: int) -> None:

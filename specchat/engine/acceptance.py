@@ -44,7 +44,7 @@ class Rate:
 
     def __init__(self, prior: float, weight: float = SHRINK, half_life: float = SLOW, known: float = 0.0) -> None:
         """`known` is the number of trials, over many subjects, that the prior is known from."""
-        self._prior = prior
+        self._prior = self._belief = prior
         self._weight = weight
         self._long, self._slow, self._fast = Average(LONG), Average(half_life), Average(FAST)
         self._long.hits, self._long.trials = known * prior, known
@@ -60,7 +60,7 @@ class Rate:
         return self._slow.trials
 
     def value(self, prior: float | None = None) -> float:
-        belief = self._prior if prior is None else prior
+        belief = self._belief if prior is None else prior
         return (self._slow.hits + self._weight * belief) / (self._slow.trials + self._weight)
 
     def usual(self, prior: float | None = None) -> float:
@@ -76,7 +76,8 @@ class Rate:
     def renew(self) -> None:
         """Another subject begins: believe what is usual, until some tens of trials tell better."""
         trials = min(self._slow.trials, FAST)
-        self._slow.hits, self._slow.trials = trials * self.usual(), trials
+        self._belief = self.usual()
+        self._slow.hits, self._slow.trials = trials * self._belief, trials
         self._fast = Average(FAST)
 
     def _surprised(self) -> bool:
