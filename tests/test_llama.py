@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import gguf
 import numpy as np
 import pytest
 
@@ -73,7 +74,8 @@ def test_what_a_header_says(folder: Path) -> None:
     with Model.load(path) as model:
         assert (model.n_vocab, model.n_ctx_train, model.n_layer) == (263, 777, 3)
         assert model.name == "A name"
-        assert "llama" in model.description
+        parameters = sum(tensor.n_elements for tensor in gguf.GGUFReader(path).tensors)
+        assert model.description == f"llama {parameters / 1000:.0f}K (guessed) Q8_0"
         assert model.chat_template == ggufs.CHATML
         assert model.metadata["general.architecture"] == "llama"
         assert model.metadata["some.key"] == "x" * 1000

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import re
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -126,8 +127,10 @@ class Model:
 
     @cached_property
     def description(self) -> str:
-        """llama.cpp's, for example "llama 135M Q8_0"."""
-        return _text(lambda buffer, size: api.llama_model_desc(self.handle, buffer, size))
+        """Architecture, parameters and quantisation, for example "llama 135M Q8_0"."""
+        said = _text(lambda buffer, size: api.llama_model_desc(self.handle, buffer, size))
+        # llama.cpp takes the size from the number of layers: "3B" for a draft of 26 layers and 127M parameters.
+        return re.sub(r" \S+ ", f" {_count(api.llama_model_n_params(self.handle))} ", said, count=1)
 
     @cached_property
     def metadata(self) -> Mapping[str, str]:
@@ -308,6 +311,14 @@ def _gpu_layers(asked: int | None) -> int:
 
 def _token(number: int) -> int | None:
     return None if number == api.LLAMA_TOKEN_NULL else int(number)
+
+
+def _count(parameters: int) -> str:
+    """As the names of models have it: 135M, 1.5B."""
+    for unit, size in (("B", 10**9), ("M", 10**6), ("K", 10**3)):
+        if parameters >= size:
+            return f"{parameters / size:.2g}{unit}" if parameters < 10 * size else f"{parameters / size:.0f}{unit}"
+    return str(parameters)
 
 
 def _text(call: Callable[[Any, int], int]) -> str:
