@@ -346,7 +346,7 @@ async def test_the_demo_says_what_it_is_and_offers_two_prompts_at_a_key_each() -
         assert "Correct the mistakes" in chat.client.asked[0][0].content
         assert chat.client.speculation.mode is Mode.NGRAM
         await chat.pilot.press("f9")
-        await chat.pilot.pause()
+        await chat.shows("for an empty chat: Ctrl+N starts one")
         assert len(chat.client.asked) == 1
 
 
@@ -355,6 +355,7 @@ async def test_another_pair_introduces_itself() -> None:
         await chat.shows("qwen3-8b", "SmolLM2 135M Instruct writes", "proposes")
         assert "demo" not in chat.text
         await chat.pilot.press("f8")
+        await chat.shows("/model demo loads it")
         assert chat.client.asked == []
 
 

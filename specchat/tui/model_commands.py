@@ -55,10 +55,10 @@ class ModelCommands:
     def run_speculation(self, argument: str) -> str:
         now = self._screen.session.speculation
         if not argument:
-            return f"Speculation is set to {words.wish(now)}."
+            return "Speculation is off." if now.mode is Mode.OFF else f"Speculation is set to {words.wish(now)}."
         if argument not in list(Mode):
             choices = ", ".join(mode.value for mode in Mode)
-            raise CommandError(f"{one_line(argument, 40)} is no drafter; choose one of {choices}.")
+            raise CommandError(f"There is no drafter {one_line(argument, 40)}; choose one of {choices}.")
         self._screen.ask_speculation(replace(now, mode=Mode(argument)))
         return ""
 

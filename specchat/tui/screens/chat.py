@@ -306,7 +306,11 @@ class ChatScreen(Races, Pulls):
         await self._try(EXAMPLES[1])
 
     async def _try(self, example: Example) -> None:
-        if not self.query(Welcome) or not self.session.launch.is_demo or self.dock.queued:
+        if not self.session.launch.is_demo:
+            self.note("The examples are for the demo pair: /model demo loads it.")
+            return
+        if not self.query(Welcome) or self.dock.queued:
+            self.note(f"The examples are for an empty chat: {self.key('new')} starts one.")
             return
         self.ask_speculation(replace(self.session.speculation, mode=example.mode))
         wish = words.wish(self.session.speculation)
