@@ -66,7 +66,7 @@ class Alternating:
         self.disturbed = False
         self._round = self._last = 0
 
-    def begin(self, temperature: float, deepest: int | None = None) -> None:
+    def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         """Nothing depends on it."""
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from specchat.engine.acceptance import Learned
 from specchat.engine.cache import Cancelled
 from specchat.engine.chat import (
     Engine,
@@ -25,9 +26,10 @@ from specchat.engine.chat import (
     Reading,
     ReplyOptions,
 )
+from specchat.engine.costs import Costs
 from specchat.engine.drafters import STILL_READING, ModelDrafter
 from specchat.engine.llama import Context, Model, ModelError
-from specchat.engine.policy import FixedPolicy, Mode, Speculation
+from specchat.engine.policy import AdaptivePolicy, FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
 from specchat.engine.stats import Prompt, Stats
 from tests import ggufs
@@ -696,6 +698,44 @@ def test_a_hybrid_target_with_snapshots_really_speculates(build: Build) -> None:
 
     assert {event.drafter for event in rounds[1:-1]} == {"draft"}
     assert max(event.proposed for event in rounds) == 3
+
+
+@pytest.mark.parametrize(("architecture", "snapshots", "reads"), [("lfm2", 3, False), ("llama", 0, True)])
+def test_nothing_is_read_for_a_draft_whose_depths_that_can_be_taken_back_never_pay(
+    build: Build, architecture: str, snapshots: int, reads: bool
+) -> None:
+    engine = build(architecture, snapshots=snapshots)
+    only_deep = Costs({1: 1.0, 2: 3.0, 4: 4.5, 8: 4.6, 32: 4.7}, {1: 0.01, 512: 0.02}, measured=True)
+    engine._policy = AdaptivePolicy(Speculation(), only_deep, Learned(0.95))
+    engine._policy.disturbed = True  # what passes really cost here is another matter
+    draft = engine._draft_context
+    assert draft is not None
+    read = False
+    for _ in engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=30)):
+        read |= len(draft.tokens) > 0
+    assert read == reads
+
+
+def test_a_draft_that_was_released_for_a_failure_is_an_error_to_use_and_no_crash(
+    build: Build, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = build("llama")
+    engine.speculation = Speculation(Mode.DRAFT, 2)
+    whole = text(list(engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=20))))
+    draft = engine._draft_context
+    assert draft is not None
+
+    def fail(*_: object) -> None:
+        raise ModelError("no more memory")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(draft, "decode", fail)
+        assert text(list(engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=20)))) == whole
+    assert not engine.has_draft
+    assert list(draft.tokens) == []
+    draft.rollback(0)
+    with pytest.raises(ModelError, match="was released"):
+        draft.decode([1], 1)
 
 
 def test_the_real_pair_writes_one_text(demo_pair: DemoPair) -> None:

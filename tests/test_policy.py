@@ -295,6 +295,14 @@ def test_a_draft_that_would_have_to_read_a_book_first_is_not_wanted() -> None:
     assert not policy.wants("draft", 50_000)
 
 
+def test_a_draft_reads_no_page_for_a_reply_of_a_line() -> None:
+    world = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.8)
+    policy = AdaptivePolicy(Speculation(), world.costs(), Learned(0.8))
+    for tokens, wanted in ((None, True), (500, True), (8, False), (0, False), (None, True)):
+        policy.begin(0.0, tokens=tokens)
+        assert policy.wants("draft", 400) is wanted
+
+
 class TestCosts:
     """Measured, interpolated, refined."""
 

@@ -361,7 +361,7 @@ class Engine:
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
         self._prepare_drafters(prompt)
-        self._policy.begin(options.sampling.temperature, self._context.rollback_limit)
+        self._policy.begin(options.sampling.temperature, self._context.rollback_limit, options.max_tokens)
         asked, along = self._policy.speculation, self._reading_along(prompt)
         decoder = Decoder(
             self._context,

@@ -111,6 +111,7 @@ class CostModel:
         self.draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
         # Weighted sums, and weights: of our own seconds for each verified row, and of what a plain token really took.
         self._overhead = self._plain = (0.0, 0.0)
+        self.horizon = HORIZON  # fewer where the reply is known to be short
 
     def rounds(self, drafter: str, deepest: int, unread: int = 1) -> NDArray[np.float64]:
         """A round with k proposals, for k = 0 .. deepest: the target's pass, the draft's steps, and our own work.
@@ -125,7 +126,7 @@ class CostModel:
     def _catching_up(self, unread: int) -> float:
         """After a round that was accepted whole the draft has two tokens to read; more is a backlog."""
         usual = self.draft.seconds(min(unread, 2))
-        return usual - self.draft.seconds(1) + max(0.0, self.draft.seconds(unread) - usual) / HORIZON
+        return usual - self.draft.seconds(1) + max(0.0, self.draft.seconds(unread) - usual) / self.horizon
 
     def plain_round(self) -> float:
         """A round without proposals: `rounds` at k = 0, without computing the others."""

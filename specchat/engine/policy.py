@@ -16,7 +16,7 @@ from typing import Final, Protocol
 import numpy as np
 
 from specchat.engine.acceptance import DraftAcceptance, Judged, Learned, NgramAcceptance, expected_tokens
-from specchat.engine.costs import CostModel, Costs
+from specchat.engine.costs import HORIZON, CostModel, Costs
 from specchat.engine.drafters import JUDGED_WINDOW, Continue, Judgement, ModelDrafter, Offer, always
 from specchat.engine.rounds import Round
 from specchat.engine.stats import expected_tokens_per_pass
@@ -56,10 +56,10 @@ class Policy(Protocol):
     speculation: Speculation
     disturbed: bool  # other work of this program runs beside the engine: what rounds take now says nothing
 
-    def begin(self, temperature: float, deepest: int | None = None) -> None:
+    def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         """A reply begins that is sampled at this temperature. Comes before everything else that concerns it.
 
-        `deepest` is the most proposals that the target could take back; None: any number.
+        `deepest` is the most proposals that the target could take back, `tokens` the reply's limit; None: any number.
         """
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
@@ -91,7 +91,7 @@ class FixedPolicy:
         self.speculation = speculation
         self.disturbed = False
 
-    def begin(self, temperature: float, deepest: int | None = None) -> None:
+    def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         """Nothing depends on it."""
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
@@ -169,8 +169,9 @@ class AdaptivePolicy:
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
-    def begin(self, temperature: float, deepest: int | None = None) -> None:
+    def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         self._deepest = deepest
+        self.costs.horizon = HORIZON if tokens is None else max(1.0, min(HORIZON, tokens))
         self.ngram.expect(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
         if not self.wants("draft"):

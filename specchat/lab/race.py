@@ -25,7 +25,7 @@ def run(
 ) -> Iterator[Lane]:
     """Write a lane's reply, yielding it after every round. Raises Cancelled."""
     policy.speculation = speculation(lane.mode)
-    policy.begin(sampling.temperature, rig.target.rollback_limit)
+    policy.begin(sampling.temperature, rig.target.rollback_limit, n)
     rig.clear()
     rig.target.decode(prompt[:-1], 0)
     model = rig.target.model

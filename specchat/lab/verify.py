@@ -101,7 +101,7 @@ class Writer:
         self, target: Cache, prompt: Sequence[int], mode: str, sampling: SamplingSettings, n: int
     ) -> tuple[int, ...]:
         policy = self._policies.setdefault(mode, AdaptivePolicy(speculation(mode), self._costs))
-        policy.begin(sampling.temperature)
+        policy.begin(sampling.temperature, self._rig.target.rollback_limit, n)
         # One prompt is written to many times over: it is read once.
         for cache in (self.target, self._rig.draft):
             if cache is not None:
