@@ -482,6 +482,20 @@ def test_progress_without_a_terminal_is_a_plain_line_for_each_thing(capsys: pyte
     assert capsys.readouterr().err == "one\ntwo\n"
 
 
+@pytest.mark.parametrize("width", [25, 40, 80])
+def test_on_a_terminal_lines_break_between_words(monkeypatch: pytest.MonkeyPatch, width: int) -> None:
+    name, text = "a name      ", "no depth pays: the best keeps 1.02 tokens (of 8) for self-made passes"
+    lines = ["short", name + text]
+    assert list(console.wrapped(lines)) == lines  # not a terminal
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", str(width))
+    first, *rest = console.wrapped(lines, len(name))
+    assert first == "short"
+    assert all(len(line) <= width for line in rest)
+    assert all(line.startswith(" " * len(name)) for line in rest[1:])
+    assert " ".join(line[len(name) :] for line in rest).split() == text.split()
+
+
 def test_the_rest_of_long_work_is_guessed_from_what_is_done_of_the_same_work() -> None:
     pace = console.Pace()
 

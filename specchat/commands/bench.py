@@ -29,13 +29,30 @@ if TYPE_CHECKING:
     help="What to compare, with commas between; draft:3 and ngram:15 have a fixed depth.",
 )
 @click.option("--depth", metavar="K", type=click.IntRange(1, 64), help="A fixed depth for draft and ngram.")
-@click.option("--temp", "temperature", metavar="T", type=Number(0, 10), default=0.0, show_default=True)
+@click.option(
+    "--temp",
+    "temperature",
+    metavar="T",
+    type=Number(0, 10),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature.",
+)
 @click.option(
     "-n", "--max-tokens", metavar="N", type=click.IntRange(2), default=128, show_default=True, help="Tokens of a reply."
 )
-@click.option("--repeats", metavar="N", type=click.IntRange(1), default=3, show_default=True)
-@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Your own, with lines of --- between.")
-@click.option("--only", metavar="NAME", multiple=True, help="Of the prompts only this one; may be repeated.")
+@click.option(
+    "--repeats",
+    metavar="N",
+    type=click.IntRange(1),
+    default=3,
+    show_default=True,
+    help="Replies to each prompt in each mode.",
+)
+@click.option(
+    "--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Prompts of your own, with lines of --- between."
+)
+@click.option("--only", metavar="NAME", multiple=True, help="Only the prompt of this name; may be repeated.")
 @click.option("--exact", is_flag=True, help="In exact mode.")
 @click.option("--plot", is_flag=True, help="Draw what a pass costs, and speed-up against depth.")
 @click.option("--svg", metavar="FILE", type=click.Path(path_type=Path), help="The same as an SVG picture.")
@@ -45,8 +62,8 @@ if TYPE_CHECKING:
 def command(name: str | None, **given: Any) -> None:
     """Measure speed in several modes, alternating them within one run.
 
-    A fixed set of prompts is answered plain, with the draft model, with n-gram look-up and as auto decides, with
-    PAIR or a GGUF file. Speed-up is against plain in the same run. Replies that loop are left out of the headline.
+    A fixed set of prompts is answered plain, with the draft model, with n-gram look-up and as auto decides.
+    Speed-up is against plain in the same run. Replies that loop are left out of the headline.
     """
     from specchat.commands import console, opening
     from specchat.commands.options import Options
@@ -116,14 +133,14 @@ def _bench(
 
 
 def _show(report: Report, rig: Rig, given: dict[str, Any]) -> None:
-    from specchat.commands import bench_view
+    from specchat.commands import bench_view, console
 
     if given["svg"] is not None:
         _write(given["svg"], bench_view.svg(report))
     if given["as_json"]:
         click.echo(json.dumps(bench_view.document(report, rig), ensure_ascii=False))
         return
-    click.echo("\n".join(bench_view.lines(report, rig)))
+    click.echo("\n".join(console.wrapped(bench_view.lines(report, rig))))
     if given["plot"]:
         click.echo("\n".join(bench_view.plot(report)))
 

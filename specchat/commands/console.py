@@ -7,8 +7,10 @@ elsewhere each new thing being done is one plain line.
 from __future__ import annotations
 
 import math
+import shutil
 import signal
 import sys
+import textwrap
 import time
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -33,6 +35,18 @@ def _padded(row: Sequence[str], widths: Sequence[int], right: Collection[int]) -
         cell.rjust(width) if index in right else cell.ljust(width)
         for index, (cell, width) in enumerate(zip(row, widths, strict=True))
     ]
+
+
+def wrapped(lines: Iterable[str], indent: int = 0) -> Iterator[str]:
+    """The same, with what is wider than the terminal broken between words; whole where output is no terminal."""
+    width = shutil.get_terminal_size().columns if sys.stdout.isatty() else math.inf
+    for line in lines:
+        if len(line) <= width:
+            yield line
+        else:
+            yield from textwrap.wrap(
+                line, int(width), subsequent_indent=" " * indent, break_long_words=False, break_on_hyphens=False
+            )
 
 
 def age(seconds: float) -> str:

@@ -22,7 +22,15 @@ _PROMPTS: Final = ("chat", "code", "rewrite", "story")
 
 @click.command("explain")
 @model_options
-@click.option("--temp", "temperature", metavar="T", type=Number(0, 10), default=0.0, show_default=True)
+@click.option(
+    "--temp",
+    "temperature",
+    metavar="T",
+    type=Number(0, 10),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature.",
+)
 @click.option(
     "-n", "--max-tokens", metavar="N", type=click.IntRange(2), default=64, show_default=True, help="Tokens of a reply."
 )
@@ -54,7 +62,7 @@ def command(name: str | None, acceptance: float | None, as_json: bool, **given: 
     if as_json:
         click.echo(json.dumps(document(view, found[0])))
     else:
-        click.echo("\n".join(_lines(view, found[0])))
+        click.echo("\n".join(console.wrapped(_lines(view, found[0]))))
 
 
 def document(view: Outlook, found: Findings) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specchat.commands.options import Number, model_options
+from specchat.commands.options import Number, target_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
@@ -28,18 +28,16 @@ _SHOWN: Final = 10  # candidates in the table
 
 
 @click.command("make-draft")
-@model_options
-@click.option("--minutes", type=Number(0.1), default=10.0, show_default=True, help="How long to search.")
+@target_options
+@click.option("--minutes", metavar="N", type=Number(0.1), default=10.0, show_default=True, help="How long to search.")
 @click.option("--name", "called", metavar="NAME", help="What to call the new pair.")
-def command(name: str | None, minutes: float, called: str | None, draft: Path | None, **given: Any) -> None:
+def command(name: str | None, minutes: float, called: str | None, **given: Any) -> None:
     """Make a draft model for a target that has none, out of the target itself.
 
     Tries the target in fewer bits and with layers left out; each candidate is judged by how often it agrees with the
     target on sample replies and by what it costs on this machine. The best predicted speed-up becomes a pair of yours,
     if any pays. Ctrl+C keeps the best so far.
     """
-    if draft is not None:
-        raise click.UsageError("make-draft makes the draft: -md has no meaning here.")
     from specchat.commands import opening
     from specchat.commands.options import Options
     from specchat.pairs import catalog
@@ -83,14 +81,18 @@ def _make(launch: Launch, library: Library, pair: Pair, minutes: float) -> None:
             if search.best is None and not interrupted:
                 raise SpecchatError(f"no draft was made: {(*search.failures, search.stopped)[0]}")
             if search.best is not None and search.best.outlook.speed_up < make_draft.PAYS:
-                click.echo(_verdict(search.best, "No draft made from this model pays here"))
+                _say(_verdict(search.best, "No draft made from this model pays here"))
             elif search.best is not None:
                 made = make_draft.keep(search, library, pair)
-                click.echo(
-                    _verdict(search.best, f"The new pair is called {made.name}; `specchat {made.name}` opens it")
-                )
+                _say(_verdict(search.best, f"The new pair is called {made.name}; `specchat {made.name}` opens it"))
     if interrupted:
         raise KeyboardInterrupt
+
+
+def _say(sentence: str) -> None:
+    from specchat.commands import console
+
+    click.echo("\n".join(console.wrapped([sentence])))
 
 
 @contextmanager

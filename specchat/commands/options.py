@@ -137,17 +137,16 @@ class Size(_ParamType):
         return size
 
 
-_MODELS: Final = (
-    click.option("-m", "--target", metavar="FILE", type=_FILE, help="The target: a GGUF file."),
-    click.option(
-        "-md",
-        "--draft",
-        metavar="FILE",
-        type=_FILE,
-        help="The draft model: a GGUF file; auto: the smallest one here that can be it.",
-    ),
-    click.option("--pair", metavar="NAME", type=PairName(), help="The pair to open, by its name."),
+_TARGET: Final = click.option("-m", "--target", metavar="FILE", type=_FILE, help="The target: a GGUF file.")
+_DRAFT: Final = click.option(
+    "-md",
+    "--draft",
+    metavar="FILE",
+    type=_FILE,
+    help="The draft model: a GGUF file; auto: the smallest one here that can be it.",
 )
+_PAIR: Final = click.option("--pair", metavar="NAME", type=PairName(), help="The pair to open, by its name.")
+_WHAT: Final = click.argument("name", required=False, metavar="[PAIR | FILE.gguf]", type=PairOrFile())
 _MACHINE: Final = (
     click.option("-c", "--ctx", metavar="N", type=click.IntRange(256), help="Context length in tokens."),
     click.option(
@@ -188,7 +187,9 @@ _MACHINE: Final = (
 
 
 _OPTIONS: Final = (
-    *_MODELS,
+    _TARGET,
+    _DRAFT,
+    _PAIR,
     click.option(
         "--speculation",
         type=click.Choice(["auto", "draft", "ngram", "off"]),
@@ -247,6 +248,13 @@ def shared_options(function: Function) -> Function:
 
 def model_options(function: Function) -> Function:
     """Give a measuring command those that say what to open and where, and its argument `name`."""
-    for option in reversed((click.argument("name", required=False, type=PairOrFile()), *_MODELS, *_MACHINE)):
+    for option in reversed((_WHAT, _TARGET, _DRAFT, _PAIR, *_MACHINE)):
+        function = option(function)
+    return function
+
+
+def target_options(function: Function) -> Function:
+    """The same without the draft, for a command that makes one."""
+    for option in reversed((_WHAT, _TARGET, _PAIR, *_MACHINE)):
         function = option(function)
     return function

@@ -22,8 +22,12 @@ if TYPE_CHECKING:
 @click.option(
     "-n", "--max-tokens", metavar="N", type=click.IntRange(2), default=64, show_default=True, help="Tokens of a text."
 )
-@click.option("--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Your own, with lines of --- between.")
-@click.option("-s", "--seed", metavar="N", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True)
+@click.option(
+    "--prompts", metavar="FILE", type=click.Path(path_type=Path), help="Prompts of your own, with lines of --- between."
+)
+@click.option(
+    "-s", "--seed", metavar="N", type=click.IntRange(0, 2**32 - 1), default=0, show_default=True, help="Random seed."
+)
 @click.option("--json", "as_json", is_flag=True, help="Print everything found as one JSON object.")
 def command(name: str | None, max_tokens: int, prompts: Path | None, seed: int, as_json: bool, **given: Any) -> None:
     """Check that speculation changes nothing, with your pair on your machine.
@@ -51,7 +55,9 @@ def command(name: str | None, max_tokens: int, prompts: Path | None, seed: int, 
     if as_json:
         click.echo(json.dumps(document(verdict), ensure_ascii=False))
     else:
-        click.echo("\n".join(console.columns(_lines(verdict))))
+        rows = list(_lines(verdict))
+        indent = max(len(name) for name, _ in rows) + 2
+        click.echo("\n".join(console.wrapped(console.columns(rows), indent)))
     if verdict.failures:
         raise SpecchatError(f"not lossless here: {verdict.failures[0]}")
 
