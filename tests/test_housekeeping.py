@@ -233,6 +233,11 @@ def test_settings_edit_makes_the_file_and_says_what_is_wrong_in_it(
     assert result.returncode == 1
     assert "depth must be" in result.stderr
     assert "# Tokens proposed" in (specchat_home / "settings.toml").read_text()
+    editor.write_text("#!/bin/sh\nsed -i 's/^depth = .*/depth = 3/' \"$1\"\n")
+    result = specchat("settings", "--edit")
+    assert (result.returncode, result.stdout.count("\n")) == (0, 1)
+    assert "settings.toml is valid" in result.stdout
+    assert settings.load().depth == 3
 
 
 # -- doctor -------------------------------------------------------------------------------------------------

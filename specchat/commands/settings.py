@@ -1,4 +1,4 @@
-"""`specchat settings`: every setting with what it does, and the user's values."""
+"""`specchat settings`: every setting with what it does, and the user's values; or the file in an editor, checked."""
 
 from __future__ import annotations
 
@@ -22,7 +22,10 @@ def command(edit: bool) -> None:
         from specchat.tui import keymap  # loads Textual
 
         keymap.of(settings.load())
-    click.echo(settings.template(values))
+    if edit:
+        click.echo(f"{locations.tilde(locations.settings_file())} is valid; it holds from the next start on")
+    else:
+        click.echo(settings.template(values))
 
 
 def _edit() -> None:
