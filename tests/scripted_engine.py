@@ -219,7 +219,7 @@ class _Reply:
             case "notice":
                 yield Notice(value)
             case "release":
-                self.engine.has_draft = False
+                self.engine.has_draft, self.engine.draft_failure = False, value
                 yield Notice("the draft model was released")
             case "die":
                 os.kill(os.getpid(), signal.Signals[value])

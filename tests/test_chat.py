@@ -716,6 +716,20 @@ def test_nothing_is_read_for_a_draft_whose_depths_that_can_be_taken_back_never_p
     assert read == reads
 
 
+@pytest.mark.parametrize(("limit", "reads"), [(4, False), (60, True)])
+def test_a_draft_reads_along_only_for_a_reply_that_may_be_long_enough(build: Build, limit: int, reads: bool) -> None:
+    engine = build("llama")
+    dear_to_read = Costs({1: 1.0, 32: 1.5}, {1: 0.3, 512: 153.6}, measured=True)
+    engine._policy = AdaptivePolicy(Speculation(), dear_to_read, Learned(0.95))
+    engine._policy.disturbed = True
+    draft = engine._draft_context
+    assert draft is not None
+    read = False
+    for _ in engine.reply(QUESTION, ReplyOptions(GREEDY, max_tokens=limit)):
+        read |= len(draft.tokens) > 0
+    assert read == reads
+
+
 def test_a_draft_that_was_released_for_a_failure_is_an_error_to_use_and_no_crash(
     build: Build, monkeypatch: pytest.MonkeyPatch
 ) -> None:

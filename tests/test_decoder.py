@@ -18,6 +18,8 @@ from specchat.engine.cache import Cancelled, Logits
 from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import (
+    JUDGED_ROWS,
+    JUDGED_WINDOW,
     SHORT_SIGHTED,
     STILL_READING,
     Drafter,
@@ -208,8 +210,12 @@ def test_an_idle_draft_is_judged_by_its_overlap_and_its_step_is_timed(missed: in
     for _ in range(missed):
         bench.kept.append(1)
         bench.target.decode(bench.kept[-2:-1], 0)
-    bench.run(max_tokens=120)
+    bench.run(GREEDY, max_tokens=120)
     assert len(policy.judgements) > 2
+    # What a little context shows is made up for; otherwise, greedy texts are judged by zeros and ones.
+    outcomes = {accepted for judgement in policy.judgements for _, accepted in judgement.tokens}
+    assert (outcomes <= {0.0, 1.0}) == (missed == 0)
+    assert max(len(judgement.tokens) for judgement in policy.judgements) <= (JUDGED_ROWS if missed else JUDGED_WINDOW)
     for judgement in policy.judgements:
         assert all(0.0 <= accepted <= 1.0 for _, accepted in judgement.tokens)
         assert judgement.step_seconds == pytest.approx(0.2)  # one pass over one token

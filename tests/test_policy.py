@@ -285,7 +285,7 @@ def test_an_unknown_draft_that_accepts_nothing_is_soon_left_alone_in_every_reply
     for reply in range(12):
         policy.begin(0.0)
         speeds.append(simulate(policy, world, seed=reply, tokens=60))
-    assert np.mean(speeds[1:]) >= 0.99 * plain
+    assert np.mean(speeds[1:]) >= 0.98 * plain
 
 
 def test_a_draft_that_would_have_to_read_a_book_first_is_not_wanted() -> None:

@@ -384,13 +384,18 @@ def test_asking_for_the_draft_brings_it_back_into_the_running_engine(scripted: C
     assert not [event for event in session.send("three") if isinstance(event, Loading)]
 
 
-def test_a_draft_that_was_released_is_gone_from_what_is_loaded(scripted: Callable[..., Session]) -> None:
+@pytest.mark.parametrize(("failure", "obstacle"), [("", "memory ran short"), ("=it-failed", "it-failed")])
+def test_a_draft_that_was_released_is_gone_from_what_is_loaded(
+    scripted: Callable[..., Session], failure: str, obstacle: str
+) -> None:
     session = scripted("target.gguf", "draft.gguf")
-    reply = answer(session.send("one !release two"))
+    reply = answer(session.send(f"one !release{failure} two"))
     assert reply.answer.split() == ["one", "two"]
     assert "released" in reply.notices[0]
     assert session.info is not None
     assert session.info.draft is None
+    assert session.info.draft_obstacle.endswith(obstacle)
+    assert session.info.plan[-1] == f"since then {session.info.draft_obstacle}"
     assert session.info.draft_can_return
 
 

@@ -165,13 +165,14 @@ class AdaptivePolicy:
         self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
         self._spent = 0.0  # seconds of this reply
-        self._deepest: int | None = None  # the most proposals that the target could take back
+        self._room = self.LONG  # the most proposals that any round of this reply may have
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
     def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
-        self._deepest = deepest
-        self.costs.horizon = HORIZON if tokens is None else max(1.0, min(HORIZON, tokens))
+        self._room = min(self.LONG if deepest is None else deepest, self.LONG if tokens is None else tokens - 1)
+        # A round of a draft that pays brings two tokens at least.
+        self.costs.horizon = HORIZON if tokens is None else min(HORIZON, max(1.0, tokens / 2.0))
         self.ngram.expect(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
         if not self.wants("draft"):
@@ -201,7 +202,7 @@ class AdaptivePolicy:
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        room = self.DEPTHS[drafter] if self._deepest is None else min(self.DEPTHS[drafter], self._deepest)
+        room = min(self.DEPTHS[drafter], self._room)
         offer = Offer(room, match=8, quotes=True, unread=unread)
         return room > 0 and self._best(drafter, offer).gain >= self.GAIN[drafter]
 
