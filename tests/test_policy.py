@@ -121,7 +121,9 @@ def auto(world: World, seeds: Sequence[int] = SEEDS) -> float:
 
 
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
-@pytest.mark.parametrize(("draft_step", "acceptance"), [(0.05, 0.5), (0.05, 0.9), (0.2, 0.75), (0.2, 0.95), (0.5, 0.6)])
+@pytest.mark.parametrize(
+    ("draft_step", "acceptance"), [(0.05, 0.5), (0.05, 0.9), (0.2, 0.75), (0.2, 0.95), (0.3, 0.4), (0.5, 0.6)]
+)
 def test_auto_is_close_to_the_best_fixed_choice(
     curve: Mapping[int, float], draft_step: float, acceptance: float
 ) -> None:
@@ -253,7 +255,7 @@ def test_a_drafter_is_wanted_just_where_a_depth_pays_that_the_target_can_take_ba
         for learned in (0.3, 0.6, 0.8, 0.95):
             policy = AdaptivePolicy(Speculation(), world.costs(), Learned(learned))
             policy.begin(0.0, limit)
-            policy._since_plain = 0
+            policy._since_plain, policy._plain_run = 0, 100  # the draft is idle
             choice = policy.choose({name: Offer(limit, match=8, quotes=True)} if limit else {})
             assert policy.wants(name) == (choice.depth > 0)
 
@@ -329,6 +331,14 @@ class TestCosts:
         costs = PassCosts({1: 1.0, 2: 1.5, 4: 9.0, 8: 3.0}, measured=True)
         assert 1.5 <= costs.seconds(4) < 4.0
         assert costs.seconds(3) < 3.0
+
+    @pytest.mark.parametrize(("unread", "learns"), [(1, True), (2, True), (40, False)])
+    def test_a_step_is_judged_by_rounds_without_a_backlog_only(self, unread: int, learns: bool) -> None:
+        model = CostModel(Costs(CURVES["gpu"], {1: 0.1, 32: 0.2}, measured=True))
+        event, _ = play(Choice("draft", 2), World({1: 1.0}, 0.1, lambda _: 1.0), 0, 1, model, np.random.default_rng(1))
+        for _ in range(50):
+            model.record(replace(event, draft_seconds=0.6), unread)
+        assert (model.draft.seconds(1) > 0.15) is learns
 
     def test_plain_speed_is_unknown_until_it_was_measured_here(self) -> None:
         model = CostModel(Costs(CURVES["gpu"], {}, measured=True))

@@ -138,16 +138,19 @@ class AdaptivePolicy:
     STRETCH: Final = 2
     FIRST_STRETCH: Final = 16  # tokens
     STRETCH_EVERY: Final = 192
-    # Share of plain time that may go into judging an idle draft; it shrinks with each verdict that changes nothing.
+    # Share of plain time that may go into judging an idle draft; it shrinks with each verdict that leaves no doubt.
     JUDGING: Final = 0.015
     LEAST_JUDGING: Final = 0.005
     SHRINKING: Final = 0.85
     ENOUGH: Final = 12  # tokens that are worth a judgement
+    CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
     LUMP: Final = 0.02  # of the time spent on this reply: no reply, however short, pays for judging in the long run
     REPRICE_EVERY: Final = 8  # plain rounds
     LONG: Final = 32  # longer matches and more room make no difference to a price
     # A drafter must beat plain by this much: the estimates are no better, and those of short matches still hopeful.
     GAIN: Final[Mapping[str, float]] = {"draft": 1.01, "ngram": 1.03}
+    # A draft in use stays until it is this much worse than that: coming back, it must read what it missed.
+    STAYING: Final = 0.02
 
     def __init__(self, speculation: Speculation, costs: Costs | None = None, learned: Learned | None = None) -> None:
         self.speculation = speculation
@@ -164,7 +167,7 @@ class AdaptivePolicy:
         # Seconds that judging may spend. An unknown pair is judged as soon as there are tokens to judge it by.
         self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
-        self._spent = 0.0  # seconds of this reply
+        self._spent = self._judged_for = 0.0  # seconds of this reply, and of them for judging
         self._room = self.LONG  # the most proposals that any round of this reply may have
 
     # -- deciding ------------------------------------------------------------------------------------------------
@@ -178,7 +181,7 @@ class AdaptivePolicy:
         if not self.wants("draft"):
             self.draft.renew()
         self._prices.clear()
-        self._spent = 0.0
+        self._spent = self._judged_for = 0.0
 
     def choose(self, offers: Mapping[str, Offer]) -> Choice:
         self._offers = offers
@@ -189,7 +192,8 @@ class AdaptivePolicy:
         best = max(options, key=lambda option: option.gain, default=None)
         if best is None:
             return Choice("plain", 0, plain_reason(mode), judge=self._judge_now())
-        if mode is Mode.AUTO and best.gain < self.GAIN[best.drafter]:
+        staying = self.STAYING if best.drafter == "draft" and self._plain_run <= self.STRETCH else 0.0
+        if mode is Mode.AUTO and best.gain < self.GAIN[best.drafter] - staying:
             return Choice("plain", 0, best.why_not, judge=self._judge_now())
         # Rounds in which the draft only catches up are plain ones themselves.
         behind = best.drafter == "draft" and offers["draft"].unread > ModelDrafter.BATCH
@@ -202,9 +206,7 @@ class AdaptivePolicy:
         mode = self.speculation.mode
         if mode is not Mode.AUTO:
             return mode.value == drafter
-        room = min(self.DEPTHS[drafter], self._room)
-        offer = Offer(room, match=8, quotes=True, unread=unread)
-        return room > 0 and self._best(drafter, offer).gain >= self.GAIN[drafter]
+        return self._standing(drafter, unread) >= self.GAIN[drafter]
 
     @property
     def plain_seconds(self) -> float | None:
@@ -213,6 +215,11 @@ class AdaptivePolicy:
     def learned(self) -> Learned:
         """What is worth keeping for the next session with this pair."""
         return self.draft.learned()
+
+    def _standing(self, drafter: str, unread: int = 1) -> float:
+        """Its speed against plain, with a match in hand; 0 where it can propose nothing."""
+        room = min(self.DEPTHS[drafter], self._room)
+        return self._best(drafter, Offer(room, match=8, quotes=True, unread=unread)).gain if room > 0 else 0.0
 
     def _priced(self, name: str, offer: Offer) -> Option:
         """The best of an offer, as it was priced not many plain rounds ago.
@@ -270,14 +277,15 @@ class AdaptivePolicy:
     def judged(self, judgement: Judgement) -> None:
         if not judgement.tokens:
             return
-        before = self.wants("draft")
+        before = self._standing("draft")
         self._prices.clear()
         self.draft.add([Judged(None, confidence, accepted) for confidence, accepted in judgement.tokens])
         if judgement.step_seconds is not None and not self.disturbed:
             self.costs.draft.record(1, judgement.step_seconds)
+        after = self._standing("draft")
+        in_doubt = after >= self.CLOSE or before >= self.CLOSE
         self._allowance = 0.0
-        changed = self.wants("draft") != before
-        self._judging = self.JUDGING if changed else max(self.LEAST_JUDGING, self._judging * self.SHRINKING)
+        self._judging = self.JUDGING if in_doubt else max(self.LEAST_JUDGING, self._judging * self.SHRINKING)
 
     def _record_ngram(self, event: Round) -> None:
         """Its own round, or for free: would the look-up have proposed what the target then wrote?"""
@@ -294,8 +302,12 @@ class AdaptivePolicy:
         offer = self._offers.get("draft")
         if offer is None or self.speculation.mode is not Mode.AUTO or self._plain_run < self.ENOUGH:
             return False
-        limit = self._allowance if math.isinf(self._allowance) else min(self._allowance, self.LUMP * self._spent)
-        return limit >= self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
+        cost = self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
+        bearable = self._judged_for + cost <= self.LUMP * self._spent or self.draft.trials == 0.0
+        if not bearable or cost > self._allowance:
+            return False
+        self._judged_for += cost
+        return True
 
 
 @dataclass(frozen=True)
