@@ -161,6 +161,23 @@ def test_a_cancel_while_a_draft_catches_up_keeps_what_it_has_read() -> None:
     assert len(bench.draft.tokens) == 2 * ModelDrafter.BATCH
 
 
+class Breaking(ScriptedCache):
+    """Reads, but fails at the second step of a round."""
+
+    def decode(self, tokens: Sequence[int], n_logits: int) -> Logits:
+        if len(tokens) == 1 and self.tokens:
+            raise SpecchatError("no memory for a step")
+        return super().decode(tokens, n_logits)
+
+
+def test_a_draft_that_fails_in_the_middle_of_proposing_holds_no_proposal_afterwards() -> None:
+    bench = Bench(POLICIES["draft"]())
+    bench.draft.__class__ = Breaking
+    bench.run()
+    assert bench.decoder.lost == {"draft": "the draft failed: no memory for a step"}
+    assert bench.consistent()
+
+
 class Judging(FixedPolicy):
     """Plain, and has the idle draft judged at every round."""
 

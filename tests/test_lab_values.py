@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from specchat.engine.costs import Costs
-from specchat.engine.policy import Mode, Speculation
+from specchat.engine.drafters import NgramDrafter
+from specchat.engine.policy import FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import Distribution, SamplingSettings
 from specchat.errors import SpecchatError
 from specchat.lab import explain, plots, prompts, runs, sampled, theory, verify, width
@@ -281,3 +282,12 @@ def test_the_statistic_and_its_distribution_are_scipys(n: int) -> None:
 def test_no_randomness_no_doubt() -> None:
     assert sampled.kolmogorov_p(0.0, 100) == 1.0
     assert SamplingSettings(temperature=1.0) == verify.SAMPLED
+
+
+@pytest.mark.parametrize("mode", Mode)
+def test_where_a_reply_begins_is_known_to_the_look_up_in_every_mode(mode: Mode) -> None:
+    ngram, prompt = NgramDrafter(), [1, 2, 3, 4, 1, 2]
+    runs.read([ngram], FixedPolicy(Speculation(mode)), prompt)
+    assert ngram.offer(prompt, 8).quotes
+    own = [*prompt, 7, 8, 9, 7, 8]
+    assert not ngram.offer(own, 8).quotes
