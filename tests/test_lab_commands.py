@@ -18,7 +18,8 @@ from click.testing import CliRunner, Result
 
 from specchat import cli, probe
 from specchat.engine import decoder, remote, sampling
-from specchat.engine.llama import Context, Model
+from specchat.engine.drafters import ModelDrafter
+from specchat.engine.llama import Context, Model, ModelError
 from specchat.engine.sampling import Distribution
 from specchat.lab.lanes import Lane, Moment
 from specchat.pairs import catalog
@@ -230,6 +231,26 @@ def test_ctrl_c_prints_what_was_measured(files: Path) -> None:
     assert status == cli.INTERRUPTED, err
     assert "chat" in out
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("command", ["verify", "bench", "race"])
+def test_a_draft_that_fails_ends_a_measurement_of_it(
+    files: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def fail(*_: object) -> None:
+        raise ModelError("no memory for a batch")
+
+    monkeypatch.setattr(ModelDrafter, "propose", fail)
+    kinds = {
+        "verify": ("verify", "--prompts", str(files / "prompts.txt"), "-n", "4"),
+        "bench": ("bench", *QUICK, "--modes", "draft:3"),
+        "race": ("bench", "--race", "hello", "--modes", "draft:3", "-n", "4"),
+    }
+    name, *arguments = kinds[command]
+    result = run(name, files, *arguments, "--json")
+    assert result.exit_code == 1
+    assert "the draft failed: no memory for a batch" in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
 
 
 @pytest.mark.parametrize("command", ["verify", "bench", "race"])
