@@ -163,7 +163,7 @@ class AdaptivePolicy:
         self._rounds = 0
         self._since_plain = self.STRETCH_EVERY - self.FIRST_STRETCH
         self._stretch = 0
-        self._plain_run = 0  # plain tokens in a row
+        self._plain_run = self.STRETCH + 1  # plain tokens in a row; no draft is in use yet
         # Seconds that judging may spend. An unknown pair is judged as soon as there are tokens to judge it by.
         self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
