@@ -56,6 +56,8 @@ def test_what_was_saved_is_found_under_the_same_conditions_only() -> None:
     again = Measured.of("target", 4)
     assert (again.costs, again.learned) == (costs, learned)
     assert Measured.of("target", 8).costs is None
+    again.save(None, learned)
+    assert (Measured.of("target", 4).costs, Measured.of("target", 4).learned) == (None, learned)
 
 
 @pytest.mark.usefixtures("specchat_home")

@@ -98,6 +98,11 @@ def play(
     return event, draft + target
 
 
+def plain_round(seconds: float) -> Round:
+    """One token without proposals."""
+    return Round((1,), (Origin.PLAIN,), "plain", 0, 0, 0, 0.0, seconds, seconds, 1)
+
+
 def confidence(rate: float, rng: np.random.Generator) -> float:
     """An honest draft's: it is what the proposal's acceptance then is."""
     return float(np.clip(rate + 0.15 * rng.standard_normal(), 0.0, 1.0))
@@ -337,6 +342,25 @@ class TestCosts:
         for _ in range(50):
             model.record(replace(event, draft_seconds=0.6), unread)
         assert (model.draft.seconds(1) > 0.15) is learns
+
+    def test_a_measurement_that_other_work_held_up_is_not_believed_in_its_proportions_either(self) -> None:
+        """As measured while a test ran on both cores: 163 ms for one token that takes 9, and 4 times that for 32."""
+        truth = CURVES["cpu q8_0"]
+        costs = CostModel(Costs({1: 18.0, 2: 35.0, 3: 38.0, 4: 23.0, 8: 41.0, 16: 51.0, 32: 80.0}, {1: 30.0}, True))
+        assert costs.believed
+        costs.record(plain_round(1.0))
+        costs.draft.record(1, 0.25)
+        for width in (1, 2, 4, 8, 16):
+            assert 0.6 < costs.target.seconds(width) / truth[width] < 1.5
+        assert costs.draft.seconds(1) == pytest.approx(0.25)
+        assert not costs.believed  # and nobody keeps it for the next session
+
+    def test_a_quicker_machine_is_no_reason_to_forget_the_proportions(self) -> None:
+        costs = PassCosts(CURVES["gpu"], measured=True)
+        for _ in range(60):
+            costs.record(1, 0.5)
+        assert costs.believed
+        assert costs.seconds(8) == pytest.approx(0.56, rel=0.1)
 
     def test_plain_speed_is_unknown_until_it_was_measured_here(self) -> None:
         model = CostModel(Costs(CURVES["gpu"], {}, measured=True))

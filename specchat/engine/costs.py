@@ -33,6 +33,7 @@ HORIZON: Final = 128.0  # rounds over which reading what an idle draft missed is
 BUMP: Final = (
     1.25  # the most that a pass may cost over a wider one; 1.14 was measured (a 1.5B Q4_K_M, 12 and 16 tokens)
 )
+CRAWLED: Final = 0.3  # of the time that was measured: a pass that takes so little shows the measurement to be wrong
 OUTLIER: Final = 2.0  # a pass that took this many times the expected was interrupted: it counts as this much
 
 
@@ -54,6 +55,7 @@ class PassCosts:
         self._drift = (1.0, 1.0 if measured else 0.0)  # an assumed table says nothing about absolute speed
         self._own: dict[int, _Faded] = {}
         self._passes = 0
+        self.believed = True  # until passes show that what was measured cannot be
         self._curve: NDArray[np.float64] | None = self._table  # None: to be computed when it is next asked for
 
     @property
@@ -76,6 +78,8 @@ class PassCosts:
     def record(self, width: int, seconds: float) -> None:
         if not 1 <= width <= WIDEST:
             return
+        if self._drift[1] > 0.0 and seconds < CRAWLED * self.seconds(width):
+            self._start_over(width, seconds)
         limit = OUTLIER * self.seconds(width) if self._drift[1] > 0.0 else seconds
         observed = min(seconds, limit) / float(self._table[width])
         self._drift = _faded(self._drift, observed)
@@ -83,6 +87,16 @@ class PassCosts:
         sums = self._own[width].at(self._passes) if width in self._own else (0.0, 0.0)
         self._own[width] = _Faded(_faded(sums, observed), self._passes)
         self._curve = None
+
+    def _start_over(self, width: int, seconds: float) -> None:
+        """Other work can make a pass longer, not shorter: it held the measurement up, and every width differently.
+
+        Then only what was seen since counts, in the usual proportions.
+        """
+        usual = _filled(ASSUMED_TARGET)
+        self._table = usual * (seconds / float(usual[width]))
+        self._drift, self._own, self._curve = (1.0, 1.0), {}, None
+        self.believed = False
 
     def _scale(self) -> float:
         """How all widths differ from the table."""
@@ -127,6 +141,11 @@ class CostModel:
         """After a round that was accepted whole the draft has two tokens to read; more is a backlog."""
         usual = self.draft.seconds(min(unread, 2))
         return usual - self.draft.seconds(1) + max(0.0, self.draft.seconds(unread) - usual) / self.horizon
+
+    @property
+    def believed(self) -> bool:
+        """Is what was measured at load worth keeping?"""
+        return self.target.believed and self.draft.believed
 
     def plain_round(self) -> float:
         """A round without proposals: `rounds` at k = 0, without computing the others."""

@@ -48,7 +48,7 @@ class Figures:
     expected_per_pass: float | None = None  # theory at this acceptance, over the depths that were proposed
     ceiling: float | None = None  # 1 / (1 - a); None also at a = 1
     plain_tokens_per_second: float | None = None  # measured in this run near this context length
-    speed_up: float | None = None  # now over plain
+    speed_up: float | None = None  # now over plain; None while nothing is proposed: plain over itself is only noise
     time_to_first_token: float | None = None  # from the request, prompt reading included
     prompt_tokens: int = 0
     prompt_reused: int = 0
@@ -58,9 +58,9 @@ class Figures:
 
     @property
     def average_speed_up(self) -> float | None:
-        """The whole reply's speed over plain's."""
+        """The whole reply's speed over plain's; None of a reply that was plain itself."""
         plain, average = self.plain_tokens_per_second, self.tokens_per_second
-        return average / plain if plain and average else None
+        return average / plain if plain and average and self.proposed else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class Stats:
             expected_per_pass=self._expected(acceptance),
             ceiling=None if acceptance is None else ratio(1.0, 1.0 - acceptance),
             plain_tokens_per_second=None if plain_seconds is None else ratio(1.0, plain_seconds),
-            speed_up=None if plain_seconds is None or now is None else now * plain_seconds,
+            speed_up=None if plain_seconds is None or now is None or not self._recent_tested else now * plain_seconds,
             time_to_first_token=self._first_token,
             prompt_tokens=self._prompt.tokens,
             prompt_reused=self._prompt.reused,

@@ -275,7 +275,7 @@ class _Loading:
 
         def keep() -> None:
             if known.costs is not None or not self._request.settings.disturbed:
-                known.save(costs, policy.learned() if draft else None)
+                known.save(costs if policy.costs.believed else None, policy.learned() if draft else None)
 
         if known.costs is None:
             keep()

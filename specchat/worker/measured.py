@@ -34,15 +34,16 @@ class Measured:
         path = _file(conditions)
         try:
             raw = json.loads(path.read_text("utf-8"))
-            costs = Costs(_table(raw["costs"]["target"]), _table(raw["costs"]["draft"]), measured=True)
+            tables = raw["costs"]
+            costs = tables and Costs(_table(tables["target"]), _table(tables["draft"]), measured=True)
             learned = raw["learned"] and _learned(raw["learned"])
         except (OSError, ValueError, KeyError, TypeError, AttributeError):
             return cls(path)
         return cls(path, costs, learned)
 
-    def save(self, costs: Costs, learned: Learned | None) -> None:
-        """Replace what is on disk."""
-        _write(self.path, {"costs": asdict(costs), "learned": asdict(learned) if learned else None})
+    def save(self, costs: Costs | None, learned: Learned | None) -> None:
+        """Replace what is on disk; without `costs` the next session measures again."""
+        _write(self.path, {"costs": asdict(costs) if costs else None, "learned": asdict(learned) if learned else None})
 
 
 def once(check: Callable[[], str], *conditions: object) -> str:
