@@ -271,6 +271,16 @@ def test_a_pair_that_never_paid_is_not() -> None:
     assert not policy.wants("draft")
 
 
+def test_doubt_about_a_new_pair_is_cleared_up_in_its_first_reply() -> None:
+    """An unlucky dozen of tokens must not decide about a pair that accepts nearly everything."""
+    world = World(CURVES["cpu q8_0"], 0.3, lambda t: 0.7 if t < 16 else 0.97)
+    policy = AdaptivePolicy(Speculation(), world.costs())
+    policy.begin(0.0, None, 96)
+    simulate(policy, world, tokens=96)
+    policy.begin(0.0, None, 96)
+    assert policy.wants("draft")
+
+
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
 def test_no_reply_pays_for_judging_a_draft_that_is_known_not_to_pay(curve: Mapping[int, float]) -> None:
     world = World(curve, 0.3, lambda _: 0.0)

@@ -138,6 +138,11 @@ class DraftAcceptance:
         return self._pooled.trials
 
     @property
+    def evidence(self) -> float:
+        """The same of the pair, whatever the subject."""
+        return self._pooled.known
+
+    @property
     def pooled(self) -> float:
         return self._pooled.value()
 

@@ -144,6 +144,7 @@ class AdaptivePolicy:
     SHRINKING: Final = 0.85
     ENOUGH: Final = 12  # tokens that are worth a judgement
     CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
+    EVIDENCE: Final = 80.0  # judged tokens, before which doubt about a pair is cleared up at once
     LUMP: Final = 0.02  # of the time spent on this reply: no reply, however short, pays for judging in the long run
     REPRICE_EVERY: Final = 8  # plain rounds
     LONG: Final = 32  # longer matches and more room make no difference to a price
@@ -284,7 +285,7 @@ class AdaptivePolicy:
             self.costs.draft.record(1, judgement.step_seconds)
         after = self._standing("draft")
         in_doubt = after >= self.CLOSE or before >= self.CLOSE
-        self._allowance = 0.0
+        self._allowance = math.inf if in_doubt and self.draft.evidence < self.EVIDENCE else 0.0
         self._judging = self.JUDGING if in_doubt else max(self.LEAST_JUDGING, self._judging * self.SHRINKING)
 
     def _record_ngram(self, event: Round) -> None:
@@ -303,7 +304,7 @@ class AdaptivePolicy:
         if offer is None or self.speculation.mode is not Mode.AUTO or self._plain_run < self.ENOUGH:
             return False
         cost = self.costs.draft.seconds(min(offer.unread, JUDGED_WINDOW))
-        bearable = self._judged_for + cost <= self.LUMP * self._spent or self.draft.trials == 0.0
+        bearable = math.isinf(self._allowance) or self._judged_for + cost <= self.LUMP * self._spent
         if not bearable or cost > self._allowance:
             return False
         self._judged_for += cost
