@@ -273,7 +273,7 @@ def test_a_pair_that_never_paid_is_not() -> None:
 
 def test_doubt_about_a_new_pair_is_cleared_up_in_its_first_reply() -> None:
     """An unlucky dozen of tokens must not decide about a pair that accepts nearly everything."""
-    world = World(CURVES["cpu q8_0"], 0.3, lambda t: 0.7 if t < 16 else 0.97)
+    world = World(CURVES["cpu q8_0"], 0.3, lambda t: 0.8 if t < 16 else 0.97)
     policy = AdaptivePolicy(Speculation(), world.costs())
     policy.begin(0.0, None, 96)
     simulate(policy, world, tokens=96)
