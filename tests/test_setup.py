@@ -319,7 +319,9 @@ def grandchild(folder: Path) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_an_interruption_ends_all_that_was_started(tmp_path: Path, number: signal.Signals) -> None:
+    before = signal.signal(number, signal.default_int_handler)  # under nohup a child would inherit that it is ignored
     process = holder(tmp_path, seconds=60)
+    signal.signal(number, before)
     pid = grandchild(tmp_path)
     process.send_signal(number)
     _, said = process.communicate(timeout=30)
