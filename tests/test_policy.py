@@ -455,18 +455,28 @@ class TestAcceptance:
         assert acceptance.expected(offer, 9)[-1] > 0.9 * hopeful
 
     def test_copies_are_expected_to_end_sooner_in_a_hot_reply_until_much_was_seen(self) -> None:
-        acceptance = NgramAcceptance()
         offer = Offer(9, match=20, quotes=True)
+        replies = {temperature: NgramAcceptance(temperature) for temperature in (0.0, 0.5, 1.0, 2.0)}
 
-        def at(temperature: float) -> float:
-            acceptance.expect(temperature)
-            return float(acceptance.rates(offer, 1)[0])
+        def rates() -> list[float]:
+            return [float(acceptance.rates(offer, 1)[0]) for acceptance in replies.values()]
 
-        assert at(0.0) > at(0.5) > at(1.0) == at(2.0)
-        prejudice = at(0.0) - at(1.0)
-        for _ in range(200):
-            acceptance.add(offer, [True])
-        assert at(0.0) - at(1.0) < 0.2 * prejudice
+        cold, warm, hot, hottest = rates()
+        assert cold > warm > hot == hottest
+        for acceptance in replies.values():
+            for _ in range(200):
+                acceptance.add(offer, [True])
+        assert rates()[0] - rates()[2] < 0.3 * (cold - hot)
+
+    def test_a_reply_that_copied_says_nothing_of_the_next(self) -> None:
+        policy, offer = AdaptivePolicy(Speculation()), Offer(9, match=5, quotes=True)
+        policy.begin(0.0)
+        before = policy.ngram.rates(offer, 1)[0]
+        for _ in range(60):
+            policy.ngram.add(offer, [True])
+        assert policy.ngram.rates(offer, 1)[0] > before
+        policy.begin(0.0)
+        assert policy.ngram.rates(offer, 1)[0] == before
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,7 @@ class NgramAcceptance:
     The i-th proposal after a match of m tokens continues, once reached, a match of m + i. Matches with what was there
     before the reply began are quotations, and go on; matches within the reply itself are turns of phrase, and mostly
     don't. Positions are not independent, as the product over them assumes: what the rounds really brought corrects it.
+    All of it is one reply's: whether there is anything to copy is a matter of the task.
     """
 
     EDGES: Final = (3, 4, 5, 6, 8, 12, 16, 32)
@@ -229,32 +230,26 @@ class NgramAcceptance:
         np.array((0.45, 0.45, 0.5, 0.55, 0.6, 0.6, 0.65, 0.7, 0.9)),
     )
     BELIEF: Final = 12.0  # observations' worth
-    HALF_LIFE: Final = 64.0  # observations: the task matters more than the pair, and tasks change
+    HALF_LIFE: Final = 64.0  # observations
 
-    def __init__(self) -> None:
-        kinds = (True, False)
-        self._rates = {kind: [Rate(0.5, self.BELIEF, self.HALF_LIFE) for _ in self.QUOTATION[0]] for kind in kinds}
-        self._promises = {kind: Promise() for kind in kinds}
-        self.expect(0.0)
-
-    def expect(self, temperature: float) -> None:
-        """Where little was seen, believe what is usual at this temperature."""
+    def __init__(self, temperature: float = 0.0) -> None:
+        """Where little was seen, what is usual at this temperature is believed."""
         hot = min(temperature, 1.0)
         usual = {True: self.QUOTATION, False: self.PHRASE}
-        self._priors = {kind: (1.0 - hot) * cold_hot[0] + hot * cold_hot[1] for kind, cold_hot in usual.items()}
-        self._values = {
-            kind: np.array([rate.value(prior) for rate, prior in zip(self._rates[kind], priors, strict=True)])
-            for kind, priors in self._priors.items()
+        self._values = {kind: (1.0 - hot) * at_0 + hot * at_1 for kind, (at_0, at_1) in usual.items()}
+        self._rates = {
+            kind: [Rate(float(prior), self.BELIEF, self.HALF_LIFE) for prior in priors]
+            for kind, priors in self._values.items()
         }
+        self._promises = {kind: Promise() for kind in usual}
 
     def add(self, offer: Offer, judged: Sequence[bool]) -> None:
         """The outcomes of the first proposals of an offer, in order."""
-        kind = offer.quotes
-        rates, priors, values = self._rates[kind], self._priors[kind], self._values[kind]
+        rates, values = self._rates[offer.quotes], self._values[offer.quotes]
         for i, accepted in enumerate(judged):
             bucket = bisect_right(self.EDGES, offer.match + i)
             rates[bucket].add(float(accepted))
-            values[bucket] = rates[bucket].value(priors[bucket])
+            values[bucket] = rates[bucket].value()
 
     def add_round(self, offer: Offer, proposed: int, accepted: int) -> None:
         """A round of this offer, of which `accepted` of `proposed` tokens were kept."""

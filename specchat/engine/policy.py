@@ -177,7 +177,7 @@ class AdaptivePolicy:
         self._room = min(self.LONG if deepest is None else deepest, self.LONG if tokens is None else tokens - 1)
         # A round of a draft that pays brings two tokens at least.
         self.costs.horizon = HORIZON if tokens is None else min(HORIZON, max(1.0, tokens / 2.0))
-        self.ngram.expect(temperature)
+        self.ngram = NgramAcceptance(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
         if not self.wants("draft"):
             self.draft.renew()
