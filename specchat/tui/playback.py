@@ -24,8 +24,8 @@ from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 _INTERVAL: Final = 0.1  # seconds between two updates
 # Of one core for what the screen does, where every core decodes: the engine's threads wait for each other, so all of
 # them lose what one of them is held up. Reading the events takes another 0.025.
-_SHARE: Final = 0.07
-_LONGEST: Final = 0.5  # seconds between two updates, whatever else (scrolling, say) keeps the screen busy
+_SHARE: Final = 0.06
+_LONGEST: Final = 0.6  # seconds between two updates, whatever else (scrolling, say) keeps the screen busy
 
 
 @dataclass(slots=True)
