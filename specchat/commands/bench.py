@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from specchat.commands.options import Number, model_options
+from specchat.commands.options import greedy_unless_told, model_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
@@ -29,15 +29,7 @@ if TYPE_CHECKING:
     help="What to compare, with commas between; draft:3 and ngram:15 have a fixed depth.",
 )
 @click.option("--depth", metavar="K", type=click.IntRange(1, 64), help="A fixed depth for draft and ngram.")
-@click.option(
-    "--temp",
-    "temperature",
-    metavar="T",
-    type=Number(0, 10),
-    default=0.0,
-    show_default=True,
-    help="Sampling temperature.",
-)
+@greedy_unless_told
 @click.option(
     "-n", "--max-tokens", metavar="N", type=click.IntRange(2), default=128, show_default=True, help="Tokens of a reply."
 )

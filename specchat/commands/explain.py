@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from specchat.commands.options import Number, model_options
+from specchat.commands.options import Number, greedy_unless_told, model_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
@@ -22,15 +22,7 @@ _PROMPTS: Final = ("chat", "code", "rewrite", "story")
 
 @click.command("explain")
 @model_options
-@click.option(
-    "--temp",
-    "temperature",
-    metavar="T",
-    type=Number(0, 10),
-    default=0.0,
-    show_default=True,
-    help="Sampling temperature.",
-)
+@greedy_unless_told
 @click.option(
     "-n", "--max-tokens", metavar="N", type=click.IntRange(2), default=64, show_default=True, help="Tokens of a reply."
 )

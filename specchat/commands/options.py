@@ -253,6 +253,18 @@ def model_options(function: Function) -> Function:
     return function
 
 
+# For commands that measure: at 0 every mode writes the same text.
+greedy_unless_told: Final = click.option(
+    "--temp",
+    "temperature",
+    metavar="T",
+    type=Number(0, 10),
+    default=0.0,
+    show_default=True,
+    help="Sampling temperature.",
+)
+
+
 def target_options(function: Function) -> Function:
     """The same without the draft, for a command that makes one."""
     for option in reversed((_WHAT, _TARGET, _PAIR, *_MACHINE)):

@@ -55,10 +55,6 @@ class Rate:
         if self._surprised():
             self._slow.hits, self._slow.trials = self._fast.hits, self._fast.trials
 
-    @property
-    def trials(self) -> float:
-        return self._slow.trials
-
     def value(self, prior: float | None = None) -> float:
         belief = self._belief if prior is None else prior
         return (self._slow.hits + self._weight * belief) / (self._slow.trials + self._weight)
@@ -133,13 +129,8 @@ class DraftAcceptance:
         self._rates: NDArray[np.float64] | None = None  # by position, until something is added
 
     @property
-    def trials(self) -> float:
-        """How much evidence the figures rest on."""
-        return self._pooled.trials
-
-    @property
     def evidence(self) -> float:
-        """The same of the pair, whatever the subject."""
+        """Judged proposals that what is known of the pair rests on, whatever the subject."""
         return self._pooled.known
 
     @property

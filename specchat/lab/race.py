@@ -13,11 +13,10 @@ from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.sampling import SamplingSettings, margin
-from specchat.errors import SpecchatError
 from specchat.lab import lanes
 from specchat.lab.lanes import Lane
 from specchat.lab.rig import Rig
-from specchat.lab.runs import read, speculation
+from specchat.lab.runs import intact, read, speculation
 
 
 def run(
@@ -37,8 +36,7 @@ def run(
     for one in decoder.run(prompt, sampling, min(n, rig.target.n_ctx - len(prompt))):
         lane.add(one)
         yield lane
-    if decoder.lost:
-        raise SpecchatError("; ".join(decoder.lost.values()))
+    intact(decoder)
 
 
 def outcome(rig: Rig, prompt: Sequence[int], plain: Lane, other: Lane, sampling: SamplingSettings) -> str:

@@ -17,6 +17,7 @@ import psutil
 
 from specchat.engine.cache import Cancelled
 from specchat.engine.chat import Engine, Finished, Generated, Message, ReplyOptions
+from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, NgramDrafter
 from specchat.engine.policy import Mode, Policy, Speculation
 from specchat.engine.rounds import Round
@@ -41,6 +42,12 @@ def speculation(mode: str) -> Speculation:
     if colon and not (depth.isdecimal() and 1 <= int(depth) <= DEEPEST):
         raise SpecchatError(f"the depth in {mode} must be a whole number from 1 to {DEEPEST}")
     return Speculation(Mode.OFF if name == PLAIN else Mode(name), int(depth) if colon else None)
+
+
+def intact(decoder: Decoder) -> None:
+    """Raises SpecchatError if a drafter failed in a reply: what was measured is not what was asked for."""
+    if decoder.lost:
+        raise SpecchatError("; ".join(decoder.lost.values()))
 
 
 def read(drafters: Iterable[Drafter], policy: Policy, prompt: Sequence[int]) -> None:

@@ -24,11 +24,10 @@ from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.sampling import SamplingSettings
-from specchat.errors import SpecchatError
 from specchat.lab import width
 from specchat.lab.prompts import Prompt
 from specchat.lab.rig import Rig
-from specchat.lab.runs import PLAIN, read, speculation
+from specchat.lab.runs import PLAIN, intact, read, speculation
 from specchat.lab.sampled import Sampled, SampledCheck
 from specchat.lab.width import Noise
 from specchat.pairs.library import Step
@@ -116,8 +115,7 @@ class Writer:
         decoder = Decoder(target, drafters, policy, is_eog=model.is_eog, max_depth=self._rig.target.rollback_limit)
         room = self.target.n_ctx - len(prompt)
         tokens = tuple(t for one in decoder.run(prompt, sampling, min(n, room)) for t in one.tokens)
-        if decoder.lost:
-            raise SpecchatError("; ".join(decoder.lost.values()))
+        intact(decoder)
         return tokens
 
 
