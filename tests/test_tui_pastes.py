@@ -24,10 +24,21 @@ def test_folding_and_expanding_are_inverse(pastes: list[str], between: str) -> N
     assert "\n" not in folds.fold(pastes[0])
 
 
+@given(st.lists(st.text("ab\n[]{}", max_size=40), max_size=5), st.text("ab\n[]{}", max_size=20))
+def test_what_is_kept_is_restored_as_it_was(pastes: list[str], between: str) -> None:
+    before, after = Folds(), Folds()
+    folded = between.join(map(before.fold, pastes)) + between
+    kept = before.marked(folded)
+    assert after.restore(kept) == folded
+    assert after.marked(folded) == kept
+    assert after.expand(folded) == before.expand(folded)
+
+
 def test_a_stand_in_of_nothing_is_text() -> None:
     text = "[pasted 7: 2 lines, 30 characters]"
     assert Folds().expand(text) == text
     assert Folds().around(text, 5) is None
+    assert Folds().marked(text) == Folds().restore(text) == text
     assert not is_long("a\nb")
     assert is_long("x" * 2001)
 
@@ -95,19 +106,53 @@ async def test_a_long_paste_is_on_disk_at_once(tmp_path: Path, monkeypatch: pyte
         await chat.type("see: ")
         await chat.type(LONG)
         with Store(tmp_path / "history.db") as other:
-            await chat.until(lambda: (kept := other.last()) and kept.unsent == f"see: {LONG}")
+            await chat.until(lambda: (kept := other.last()) and kept.unsent == f"see: \x02{LONG}\x03")
 
 
-async def test_unsent_text_is_kept_with_what_was_pasted(tmp_path: Path) -> None:
-    async with chatting(ScriptedClient(), store=Store(tmp_path / "history.db")) as chat:
+async def test_a_box_comes_back_as_it_was_with_what_was_pasted(tmp_path: Path) -> None:
+    file = tmp_path / "history.db"
+    typed = "\n".join("as long, but typed" for _ in range(20))
+    async with chatting(store=Store(file)) as chat:
         await chat.type("note: ")
         await chat.type(LONG)
-        journal = chat.screen.journal
-        await chat.until(lambda: journal.conversation is not None)
+        await chat.type(" and ")
+        for line in typed.split("\n"):
+            await chat.type(line + "\n")
+        left = chat.box.text
+        await chat.screen.wind_down()
+    for _ in range(2):  # what was restored is kept as well as what was pasted
+        with Store(file) as store:
+            async with chatting(store=store, resume=store.last()) as chat:
+                await chat.until(lambda: chat.box.text == left)
+                assert chat.box.whole == f"note: {LONG} and {typed}\n"
+                await chat.shows("as long, but typed")
+    with Store(file) as store:
+        async with chatting(ScriptedClient(), store=store, resume=store.last()) as chat:
+            await chat.pilot.press("enter")
+            await chat.until(lambda: chat.client.asked and chat.idle)
+            assert chat.client.asked[-1][-1].content == f"note: {LONG} and {typed}"
 
-        def kept() -> str:
-            with Store(tmp_path / "history.db") as other:
-                last = other.conversation(journal.shown_id)
-                return last.unsent
 
-        await chat.until(lambda: kept() == f"note: {LONG}")
+async def test_a_paste_that_was_unfolded_stays_so(tmp_path: Path) -> None:
+    file = tmp_path / "history.db"
+    async with chatting(store=Store(file)) as chat:
+        await chat.type(LONG)
+        await chat.pilot.press("ctrl+l")
+        await chat.screen.wind_down()
+    with Store(file) as store:
+        async with chatting(store=store, resume=store.last()) as chat:
+            await chat.until(lambda: chat.box.text == LONG)
+
+
+async def test_pastes_stay_folded_in_the_conversation_that_is_come_back_to(tmp_path: Path) -> None:
+    async with chatting(store=Store(tmp_path / "history.db")) as chat:
+        await chat.say("one")
+        first = chat.screen.journal.conversation
+        assert first is not None
+        await chat.type(LONG)
+        folded = chat.box.text
+        await chat.pilot.press("ctrl+n")
+        await chat.type("\n".join("other" for _ in range(30)))
+        await chat.screen.open_conversation(first)
+        assert chat.box.text == folded
+        assert chat.box.whole == LONG

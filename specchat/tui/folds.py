@@ -1,7 +1,8 @@
 """Long pastes in the box as one line each.
 
-Contract: pure values but for the texts kept. `fold` and `expand` are each other's inverse; a stand-in is known by its
-number, so that one typed by hand, or of another window, is text like any other.
+Contract: pure values but for the texts kept. `fold` and `expand` are each other's inverse, and so are `marked` and
+`restore`, for a text that is kept on disk. A stand-in is known by its number, so that one typed by hand, or of another
+window, is text like any other.
 """
 
 from __future__ import annotations
@@ -9,9 +10,12 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from specchat.tui.text import clean
+
 _LINES: Final = 10  # of a paste that still goes into the box as it is: more than the box shows at once
 _CHARACTERS: Final = 2000
 _STAND_IN: Final = re.compile(r"\[pasted (\d+): [\d,]+ lines?, [\d,]+ characters\]")
+_MARKED: Final = re.compile("\x02([^\x03]*)\x03")  # start and end of text, which no clean text holds
 
 
 def is_long(text: str) -> bool:
@@ -34,13 +38,28 @@ class Folds:
 
     def expand(self, text: str) -> str:
         """`text` with what its stand-ins stand for."""
-        return _STAND_IN.sub(lambda match: self._texts.get(int(match[1]), match[0]), text)
+        return self._replaced(text, "{}")
+
+    def _replaced(self, text: str, form: str) -> str:
+        def known(match: re.Match[str]) -> str:
+            folded = self._texts.get(int(match[1]))
+            return match[0] if folded is None else form.format(folded)
+
+        return _STAND_IN.sub(known, text)
 
     def refold(self, text: str) -> str:
         """`text` with the stand-ins of what was folded before."""
         for known in sorted(self._texts.values(), key=len, reverse=True):
             text = text.replace(known, self.fold(known))
         return text
+
+    def marked(self, text: str) -> str:
+        """`text` with what its stand-ins stand for, between marks."""
+        return self._replaced(text, "\x02{}\x03")
+
+    def restore(self, text: str) -> str:
+        """What `marked` was given, with stand-ins of these folds; nothing else is folded."""
+        return _MARKED.sub(lambda match: self.fold(clean(match[1])), text)
 
     def around(self, line: str, column: int) -> tuple[int, int] | None:
         """Where the stand-in begins and ends that has `column` inside it; None at its edges too."""

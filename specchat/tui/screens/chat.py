@@ -130,7 +130,7 @@ class ChatScreen(Races, Pulls):
         await asyncio.to_thread(self.session.close)
         self.finish_writing()
         self.journal.settle()
-        self.journal.keep_unsent(self.dock.text, now=True)
+        self.journal.keep_unsent(self.dock.kept, now=True)
 
     # ---- what the screen shows
 
@@ -215,7 +215,7 @@ class ChatScreen(Races, Pulls):
         await self.start_anew()
 
     def action_conversations(self, query: str = "") -> None:
-        self.journal.keep_unsent(self.dock.text, now=True)
+        self.journal.keep_unsent(self.dock.kept, now=True)
         screen = ConversationsScreen(self.journal.store, self.journal.shown_id, self.keymap, query)
         self.app.push_screen(screen, self._conversation_chosen)
 

@@ -218,7 +218,7 @@ class Talk(OtherWindows):
     @on(PromptBox.Folded)
     async def _say_size(self, event: PromptBox.Folded) -> None:
         """How many tokens a long paste is. It is kept at once: it cannot be typed again as the last words can."""
-        self.journal.keep_unsent(self.dock.text, now=True)
+        self.journal.keep_unsent(self.dock.kept, now=True)
         self.run_worker(self._count_paste(event.text), exit_on_error=False)
 
     async def _count_paste(self, text: str) -> None:
@@ -297,7 +297,7 @@ class Talk(OtherWindows):
 
     async def open_conversation(self, conversation: Conversation) -> None:
         """Show another conversation; a reply being written in this one goes on to its end there."""
-        path = self.journal.open(conversation, self.dock.text)
+        path = self.journal.open(conversation, self.dock.kept)
         assert self.journal.conversation is not None
         self.leave_editing()
         running = self.play.now
@@ -306,7 +306,7 @@ class Talk(OtherWindows):
         else:
             await self.transcript.show(map(Shown.of, path))
         self._figures_of(path)
-        self.dock.box.replace_all(self.journal.conversation.unsent)
+        self.dock.box.restore(self.journal.conversation.unsent)
         self.dock.recall.refill(m.content for m in path if m.role == "user")
         if not path:
             await self.welcome()
@@ -328,7 +328,7 @@ class Talk(OtherWindows):
     async def start_anew(self) -> None:
         """Begin a new conversation; a reply being written in the old one goes on to its end there."""
         self.leave_editing()
-        self.journal.keep_unsent("" if self.dock.text.startswith("/") else self.dock.text, now=True)
+        self.journal.keep_unsent("" if self.dock.text.startswith("/") else self.dock.kept, now=True)
         self.journal.close_conversation()
         self.session.messages = ()
         self.session.system_prompt = self.session.launch.system_prompt
@@ -343,4 +343,4 @@ class Talk(OtherWindows):
 
     @on(Dock.Changed)
     def _box_changed(self) -> None:
-        self.set_timer(_UNSENT, lambda: self.journal.keep_unsent(self.dock.text))
+        self.set_timer(_UNSENT, lambda: self.journal.keep_unsent(self.dock.kept))

@@ -103,6 +103,11 @@ class Dock(Told, Vertical):
         """What the box holds, with what was pasted."""
         return self.box.whole
 
+    @property
+    def kept(self) -> str:
+        """What the box holds, as it is kept on disk."""
+        return self.box.kept
+
     def empty(self) -> None:
         """Nothing in the box (which can be undone)."""
         self.box.replace_all("")

@@ -1,7 +1,7 @@
 """The box in which messages are written.
 
 Contract: a long paste is one line in it, which edits take or leave as a whole; `whole` is the text with everything
-that was pasted.
+that was pasted, `kept` the form of it that `restore` shows again as it was.
 """
 
 from __future__ import annotations
@@ -110,6 +110,11 @@ class PromptBox(TextArea):
         return self._folds.expand(self.text)
 
     @property
+    def kept(self) -> str:
+        """What it holds, as it is kept on disk."""
+        return self._folds.marked(self.text)
+
+    @property
     def selected_text(self) -> str:
         return self._folds.expand(super().selected_text)
 
@@ -148,6 +153,10 @@ class PromptBox(TextArea):
     def replace_all(self, text: str) -> None:
         """Put `text` in the box, as an edit that can be undone, and the cursor at its end."""
         self._put(self._folds.refold(clean(text)))
+
+    def restore(self, kept: str) -> None:
+        """Put what was `kept` in the box, long pastes folded as they were."""
+        self._put(clean(self._folds.restore(kept)))
 
     def _put(self, text: str) -> None:
         self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
