@@ -288,6 +288,51 @@ async def test_leaving_a_conversation_lets_its_reply_finish_there(file: Path) ->
         assert texts == [["new", "Fresh."], ["old", "begun and done"]]
 
 
+@pytest.mark.parametrize("where", ["new", "other"])
+async def test_a_message_that_waits_stays_in_its_conversation(file: Path, where: str) -> None:
+    gate = threading.Event()
+    with Store(file) as store:
+        store.begin_reply(store.send(store.create().id, "another", after=None).message.id)
+    async with chatting(ScriptedClient(until(gate, "begun ", "and done")), store=Store(file)) as chat:
+        await chat.say("old", wait=False)
+        await chat.shows("begun")
+        await chat.say("for the old one", wait=False)
+        await chat.shows("Next: for the old one")
+        await chat.type("and more")
+        old = chat.screen.journal.conversation
+        assert old is not None
+        if where == "new":
+            await chat.pilot.press("ctrl+n")
+        else:
+            other = chat.screen.journal.store.conversations()[-1]
+            await chat.screen.open_conversation(other)
+        await chat.until(lambda: "Next:" not in chat.text)
+        gate.set()
+        await chat.until(lambda: chat.idle)
+        assert len(chat.client.asked) == 1
+        await chat.screen.open_conversation(old)
+        assert chat.box.text == "for the old one\n\nand more"
+
+
+async def test_a_message_that_waits_is_on_disk_and_so_is_the_box_when_it_is_sent(file: Path) -> None:
+    first, second = threading.Event(), threading.Event()
+    async with chatting(ScriptedClient(until(first, "begun ", "and done")), store=Store(file)) as chat:
+        await chat.say("one", wait=False)
+        await chat.shows("begun")
+        await chat.say("two", wait=False)
+        await chat.shows("Next: two")
+        with Store(file) as other:
+            await chat.until(lambda: (kept := other.last()) and kept.unsent == "two")
+            await chat.type("three")
+            await chat.until(lambda: (kept := other.last()) and kept.unsent == "two\n\nthree")
+            chat.client.script = until(second, "more ", "and done")
+            first.set()
+            await chat.shows("more")
+            assert (kept := other.last()) and kept.unsent == "three"
+            second.set()
+            await chat.until(lambda: chat.idle)
+
+
 async def test_coming_back_before_the_reply_ends_shows_its_end(file: Path) -> None:
     gate = threading.Event()
     async with chatting(ScriptedClient(until(gate, "begun ", "and done")), store=Store(file)) as chat:

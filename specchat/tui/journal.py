@@ -75,14 +75,13 @@ class Journal:
         """Whether the conversation on the screen has been deleted. Raises HistoryError."""
         return self.store.conversation(self.shown_id).deleted is not None
 
-    def open(self, conversation: Conversation, unsent: str = "") -> tuple[Message, ...]:
+    def open(self, conversation: Conversation) -> tuple[Message, ...]:
         """Make `conversation` the one on the screen; answers with its shown branch.
 
-        `unsent` stays in the box of the one that is left. Raises HistoryError, and has changed nothing then.
+        Raises HistoryError, and has changed nothing then.
         """
         conversation = self.store.conversation(conversation.id)  # it may have grown since it was listed
         path, known = self.store.path(conversation.leaf), self.store.message_ids(conversation.id)
-        self.keep_unsent(unsent, now=True)
         self.settle()
         self._late.clear()
         self.conversation, self._retry = conversation, None
@@ -150,13 +149,13 @@ class Journal:
     def ask(self, text: str, unsent: str = "") -> tuple[Message | None, bool]:
         """Put the user's turn on disk, and an empty reply after it. Also whether another window had gone on here.
 
-        `unsent` is what stays in the box.
+        `unsent` is what stays in the box, here and in `ask_anew`.
         """
 
         def write() -> tuple[Message | None, bool]:
             self._catch_up()
             if self._retry is not None:
-                return self._write_anew(self._retry, text), False
+                return self._write_anew(self._retry, text, unsent), False
             turn = self.store.send(self._ensure().id, text, after=self.leaf, unsent=unsent)
             self._begin(turn.message.id)
             return turn.message, turn.forked
@@ -190,16 +189,16 @@ class Journal:
         """The question got no answer at all: what is sent next takes its place, as another version of it."""
         self._retry = question
 
-    def _write_anew(self, question: int, text: str) -> Message:
-        message = self.store.edit(question, text)
+    def _write_anew(self, question: int, text: str, unsent: str) -> Message:
+        message = self.store.edit(question, text, unsent=unsent)
         self._begin(message.id)
         return message
 
-    def ask_anew(self, question: int, text: str) -> Message:
+    def ask_anew(self, question: int, text: str, unsent: str = "") -> Message:
         """Put an edited turn on disk beside the old one, and an empty reply after it. Raises HistoryError."""
         self._catch_up()
-        message = self._write_anew(question, text)
-        self._unsent = ""
+        message = self._write_anew(question, text, unsent)
+        self._unsent = unsent
         return message
 
     def answer_anew(self, question: int) -> None:
@@ -280,11 +279,11 @@ class Journal:
 
     # ---- the box
 
-    def keep_unsent(self, text: str, now: bool = False) -> None:
-        """Write what is in the box, at most about twice a second unless `now`."""
+    def keep_unsent(self, text: str, now: bool = False) -> bool:
+        """Write what is not sent yet, at most about twice a second unless `now`; whether it is on disk."""
         moment = time.monotonic()
         if text == self._unsent or (moment - self._unsent_written < _INTERVAL and not now):
-            return
+            return text == self._unsent
         self._unsent_written = moment
 
         def write() -> None:
@@ -293,6 +292,7 @@ class Journal:
             self._unsent = text
 
         self._carefully(write, None)
+        return text == self._unsent
 
     def _carefully(self, write: Callable[[], T], otherwise: T) -> T:
         try:

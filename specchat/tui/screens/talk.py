@@ -264,7 +264,7 @@ class Talk(OtherWindows):
         added, known = False, self.journal.elsewhere
         with suppress(SpecchatError):  # writing will say it
             added = self.journal.look()
-        message, forked = self.journal.ask(whole)
+        message, forked = self.journal.ask(whole, self.dock.kept)
         if message is not None and forked:
             await self._fork(message.parent, last)
         elif added:
@@ -297,7 +297,8 @@ class Talk(OtherWindows):
 
     async def open_conversation(self, conversation: Conversation) -> None:
         """Show another conversation; a reply being written in this one goes on to its end there."""
-        path = self.journal.open(conversation, self.dock.kept)
+        kept = self.journal.keep_unsent(self.dock.kept, now=True)
+        path = self.journal.open(conversation)
         assert self.journal.conversation is not None
         self.leave_editing()
         running = self.play.now
@@ -306,6 +307,7 @@ class Talk(OtherWindows):
         else:
             await self.transcript.show(map(Shown.of, path))
         self._figures_of(path)
+        self._leave_queued(kept)
         self.dock.box.restore(self.journal.conversation.unsent)
         self.dock.recall.refill(m.content for m in path if m.role == "user")
         if not path:
@@ -328,7 +330,9 @@ class Talk(OtherWindows):
     async def start_anew(self) -> None:
         """Begin a new conversation; a reply being written in the old one goes on to its end there."""
         self.leave_editing()
-        self.journal.keep_unsent("" if self.dock.text.startswith("/") else self.dock.kept, now=True)
+        if self.dock.text.startswith("/"):
+            self.dock.empty()
+        self._leave_queued(self.journal.keep_unsent(self.dock.kept, now=True))
         self.journal.close_conversation()
         self.session.messages = ()
         self.session.system_prompt = self.session.launch.system_prompt
@@ -337,6 +341,11 @@ class Talk(OtherWindows):
         await self.welcome()
         self.dock.empty()
         self.show_state()
+
+    def _leave_queued(self, kept: bool) -> None:
+        """A message that waits here is not meant for another conversation: it is in the box when one comes back."""
+        if kept:
+            self.dock.queue("")
 
     def _history_failed(self, sentence: str) -> None:
         self.note(f"{capitalised(sentence)}. Until that works, what is said is kept on the screen only.", "error")

@@ -211,7 +211,7 @@ class TurnActions(Told, Screen[None]):
         with self.giving_back(typed):
             before = self.journal.before(question.shown.id)
             await self.transcript.begin()
-            message = self.journal.ask_anew(question.shown.id, whole)
+            message = self.journal.ask_anew(question.shown.id, whole, self.dock.kept)
             self.session.messages = before
             await self.transcript.truncate(question)
             await self.play_question(whole, message, typed)

@@ -105,8 +105,8 @@ class Dock(Told, Vertical):
 
     @property
     def kept(self) -> str:
-        """What the box holds, as it is kept on disk."""
-        return self.box.kept
+        """What is not sent yet, as it is kept on disk: the message that waits, and what the box holds."""
+        return "\n\n".join(filter(None, (self.queued, self.box.kept)))
 
     def empty(self) -> None:
         """Nothing in the box (which can be undone)."""
