@@ -7,9 +7,12 @@ from pathlib import Path
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual.content import Content
 
 from specchat.history import Store
-from specchat.tui.folds import Folds, is_long
+from specchat.tui.folds import Folds
+from specchat.tui.widgets.turns import UserTurn
+from specchat.tui.wrapping import wrapped
 from tests.scripted_client import ScriptedClient
 from tests.tui import chatting
 
@@ -39,8 +42,43 @@ def test_a_stand_in_of_nothing_is_text() -> None:
     assert Folds().expand(text) == text
     assert Folds().around(text, 5) is None
     assert Folds().marked(text) == Folds().restore(text) == text
-    assert not is_long("a\nb")
-    assert is_long("x" * 2001)
+
+
+@given(st.text("ab \n漢", max_size=300), st.integers(2, 30))
+def test_lines_are_counted_as_they_are_shown(text: str, width: int) -> None:
+    lines = list(wrapped(text, width))
+    assert "".join(lines) == text
+    if text and not text.endswith("\n"):  # a box shows an empty line then
+        assert len(lines) == len(Content(text).wrap(width))
+
+
+@pytest.mark.parametrize("text", ["line\n" * 30, "word " * 400, "x" * 2000, "漢" * 1000], ids=lambda text: text[:5])
+async def test_what_takes_many_lines_is_folded_however_it_is_written(text: str) -> None:
+    async with chatting() as chat:
+        await chat.type(text)
+        assert chat.box.text.startswith("[pasted 1: ")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.client.asked and chat.idle)
+        await chat.shows("▸ ", "more lines")
+        turn = chat.screen.query_one(UserTurn)
+        folded = turn.size.height
+        await chat.pilot.resize_terminal(60, 30)  # it takes more lines here
+        await chat.shows("▸ ", "more lines")
+        assert turn.size.height == folded
+        turn.toggle()
+        await chat.until(lambda: "more lines" not in chat.text)
+        height = len(Content(text.strip()).wrap(turn.content_size.width))
+        await chat.until(lambda: turn.size.height == height)
+
+
+@pytest.mark.parametrize("text", ["line\n" * 5, "word " * 70])
+async def test_what_takes_a_few_lines_is_shown_as_it_is(text: str) -> None:
+    async with chatting() as chat:
+        await chat.type(text)
+        assert chat.box.text == text
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.client.asked and chat.idle)
+        assert "more lines" not in chat.text
 
 
 async def test_a_long_paste_is_one_line_and_sent_whole() -> None:

@@ -8,19 +8,20 @@ window, is text like any other.
 from __future__ import annotations
 
 import re
+from itertools import islice
 from typing import Final
 
 from specchat.tui.text import clean
+from specchat.tui.wrapping import wrapped
 
 _LINES: Final = 10  # of a paste that still goes into the box as it is: more than the box shows at once
-_CHARACTERS: Final = 2000
 _STAND_IN: Final = re.compile(r"\[pasted (\d+): [\d,]+ lines?, [\d,]+ characters\]")
 _MARKED: Final = re.compile("\x02([^\x03]*)\x03")  # start and end of text, which no clean text holds
 
 
-def is_long(text: str) -> bool:
-    """Whether a paste is worth folding."""
-    return text.count("\n") >= _LINES or len(text) > _CHARACTERS
+def is_long(text: str, width: int) -> bool:
+    """Whether a paste is worth folding in a box of `width` columns."""
+    return next(islice(wrapped(text, width), _LINES, None), None) is not None
 
 
 class Folds:

@@ -98,7 +98,7 @@ class PromptBox(TextArea):
         event.stop()
         event.prevent_default()
         text = clean(event.text)
-        if is_long(text):
+        if is_long(text, self.wrap_width or self.app.size.width):
             self.post_message(self.Folded(text))
             text = self._folds.fold(text)
         self.replace(text, *self.selection, maintain_selection_offset=False)

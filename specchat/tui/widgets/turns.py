@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from itertools import islice
 from typing import Final
 
 from markdown_it import MarkdownIt
 from textual.app import ComposeResult
 from textual.containers import Vertical
 from textual.content import Content
+from textual.geometry import Size
+from textual.widget import Widget
 from textual.widgets import Markdown, Static
 
 from specchat.tui import origins
@@ -18,8 +21,9 @@ from specchat.tui.shown import Shown
 from specchat.tui.text import clean
 from specchat.tui.widgets.status import StatusLine
 from specchat.tui.widgets.thoughts import Thoughts, hold_still
+from specchat.tui.wrapping import wrapped
 
-_FOLDED: Final = 14  # lines of a user's turn that are shown until it is opened
+_FOLDED: Final = 14  # lines of a user's turn, as they are shown, that stand there without opening it
 
 
 def _parser() -> MarkdownIt:
@@ -47,38 +51,70 @@ class Turn(Vertical):
         return f"version {self.shown.branch} of {self.shown.branches}" if self.shown.branches > 1 else ""
 
 
+class _Folding(Widget):
+    """A text; of one that takes many lines at this width the first, and how many more there are."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self._text, self._aside, self._open = text, "", False
+        self._made: tuple[int, Content] | None = None  # for which width
+
+    def show(self, aside: str) -> None:
+        """Say `aside` under it."""
+        self._aside = aside
+        self._make_anew()
+
+    def toggle(self) -> None:
+        """Open or fold."""
+        self._open = not self._open
+        self._make_anew()
+
+    def _make_anew(self) -> None:
+        self._made = None
+        self.refresh(layout=True)
+
+    def get_content_height(self, _container: Size, _viewport: Size, width: int) -> int:
+        return self._content(width).get_height({}, width) if width else 0
+
+    def render(self) -> Content:
+        return self._content(self.content_size.width)
+
+    def _content(self, width: int) -> Content:
+        if self._made is None or self._made[0] != width:
+            self._made = width, self._make(width)
+        return self._made[1]
+
+    def _make(self, width: int) -> Content:
+        text, hidden = self._text, 0
+        if not self._open and width:
+            lines = wrapped(text, width)
+            head = list(islice(lines, _FOLDED))
+            if (rest := sum(1 for _ in lines)) > 0:
+                text, hidden = "".join(head[: _FOLDED - 2]).rstrip(), rest + 2
+        below = " · ".join(filter(None, (f"▸ {hidden:,} more lines" if hidden else "", self._aside)))
+        return Content.assemble(text, *(("\n", (below, "$foreground 45%")) if below else ()))
+
+
 class UserTurn(Turn):
     """What the user said, as it was typed; a long text is folded."""
 
     def __init__(self, shown: Shown) -> None:
         super().__init__(shown)
-        self._open = False
-        self._body: Final = Static(markup=False)
-        self._more: Final = Static(markup=False, classes="more")
+        self._body: Final = _Folding(shown.text)
 
     def compose(self) -> ComposeResult:
         yield self._body
-        yield self._more
 
     def on_mount(self) -> None:
-        self._show()
-
-    def _show(self) -> None:
-        lines = self.shown.text.splitlines()
-        folded = len(lines) > _FOLDED and not self._open
-        self._body.update("\n".join(lines[: _FOLDED - 2]) if folded else self.shown.text)
-        hidden = f"▸ {len(lines) - _FOLDED + 2:,} more lines" if folded else ""
-        self._more.update(" · ".join(filter(None, (hidden, self._versions()))))
-        self._more.display = bool(hidden or self._versions())
+        self._show_number()
 
     def _show_number(self) -> None:
-        self._show()
+        self._body.show(aside=self._versions())
 
     def toggle(self) -> None:
         """Open or fold."""
         hold_still(self)
-        self._open = not self._open
-        self._show()
+        self._body.toggle()
 
     def on_click(self) -> None:
         self.toggle()
