@@ -215,6 +215,47 @@ def test_paths_are_completed(tmp_path: Path) -> None:
     assert all(".hidden" not in offer.text for offer in candidates(f"@{tmp_path}/"))
 
 
+@pytest.mark.parametrize("name", ["my notes.txt", "a folder/of mine/x.txt", "odd.", "plain.txt"])
+def test_a_path_that_is_completed_is_found(name: str, tmp_path: Path) -> None:
+    file = tmp_path / name
+    file.parent.mkdir(parents=True, exist_ok=True)
+    file.write_text("content")
+    text = f"look at @{tmp_path}/{name[0]}"
+    for _ in name.split("/"):
+        (offer,) = candidates(text)
+        text = offer.text
+    (found,) = attach.find(f"{text}and tell")
+    assert found.text == "content"
+
+
+def test_a_folder_and_a_huge_file_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    with (tmp_path / "huge.txt").open("wb") as huge:
+        huge.truncate(1 << 30)
+    with pytest.raises(attach.AttachError, match=r"folder/ is a folder\.$"):
+        attach.find(f"see @{tmp_path}/folder/")
+    with pytest.raises(attach.AttachError, match=r"too large to attach \([\d,]+ bytes\)\.$"):
+        attach.find(f"see @{tmp_path}/huge.txt")
+
+
+@pytest.mark.parametrize("files", [("one",), ("one", "two")])
+async def test_an_edited_message_has_its_files_once(tmp_path: Path, files: tuple[str, ...]) -> None:
+    for name in files:
+        (tmp_path / name).write_text(f"\tsay {name}\r\nor not\n")
+    named = " ".join(f"@{tmp_path / name}" for name in files)
+    async with chatting() as chat:
+        await chat.say(f"What do they say? {named}")
+        first = chat.client.asked[-1][-1].content
+        await chat.say("/edit")
+        await chat.until(lambda: chat.box.text)
+        await chat.type(" Be brief.")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: len(chat.client.asked) == 2 and chat.idle)
+        assert chat.client.asked[-1][-1].content == f"{first} Be brief."
+        (tmp_path / "one").write_text("say")  # a word of the message, and not the file that it holds
+        assert [found.text for found in attach.find(f"{first}")][:1] == ["say"]
+
+
 async def test_an_attached_file_goes_with_the_message(tmp_path: Path) -> None:
     file = tmp_path / "notes.txt"
     file.write_text("\n".join(f"line {number}" for number in range(40)))

@@ -10,16 +10,17 @@ import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from specchat import settings
 from specchat.errors import SpecchatError
 from specchat.pairs.catalog import Pair
 from specchat.tui.actions import COMMANDS, Command, find_command
-from specchat.tui.attach import paths
+from specchat.tui.attach import mention, paths
 from specchat.tui.screens.models import installed
 from specchat.tuning import SETTABLE
 
+_MENTION: Final = re.compile(r'(?:^|\s)(?P<mention>@(?:"(?P<quoted>[^"\n]+)|(?P<bare>[^\s"]\S*)))$')  # still typed
 Pairs: TypeAlias = Callable[[], Iterable[Pair]]
 
 
@@ -37,10 +38,11 @@ def candidates(text: str, pairs: Pairs = installed) -> tuple[Candidate, ...]:
 
     `pairs` is asked for those that `/model` could load, which may raise SpecchatError or OSError.
     """
-    if (mention := re.search(r"(?:^|\s)@(\S+)$", text)) is not None:
-        before = text[: mention.start(1)]
+    if (mentioned := _MENTION.search(text)) is not None:
+        before = text[: mentioned.start("mention")]
         offers = (
-            Candidate(path, "", before + path + ("" if path.endswith("/") else " ")) for path in paths(mention[1])
+            Candidate(path, "", before + mention(path) + ("" if path.endswith("/") else " "))
+            for path in paths(mentioned["quoted"] or mentioned["bare"])
         )
         return tuple(offer for offer in offers if offer.text.rstrip() != text)
     if not text.startswith("/") or "\n" in text:
