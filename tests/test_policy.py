@@ -281,6 +281,20 @@ def test_doubt_about_a_new_pair_is_cleared_up_in_its_first_reply() -> None:
     assert policy.wants("draft")
 
 
+def marginal_policy() -> AdaptivePolicy:
+    """Its draft is worth staying with, and just not worth beginning with."""
+    costs = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.0).costs()
+    policies = (AdaptivePolicy(Speculation(), costs, Learned(rate, trials=1e4)) for rate in np.arange(0.4, 1.0, 0.002))
+    return [policy for policy in policies if policy.choose({"draft": Offer(32)}).drafter == "plain"][-1]
+
+
+@pytest.mark.parametrize(("used", "then"), [("draft", "draft"), ("ngram", "plain")])
+def test_only_a_draft_in_use_is_given_the_benefit_of_the_doubt(used: str, then: str) -> None:
+    policy = marginal_policy()
+    policy.record(Round((1, 1, 1), (Origin.ACCEPTED,) * 3, used, 2, 2, 2, 0.0, 1.84, 1.84, 1))
+    assert policy.choose({"draft": Offer(32)}).drafter == then
+
+
 @pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
 def test_no_reply_pays_for_judging_a_draft_that_is_known_not_to_pay(curve: Mapping[int, float]) -> None:
     world = World(curve, 0.3, lambda _: 0.0)

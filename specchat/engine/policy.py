@@ -164,7 +164,8 @@ class AdaptivePolicy:
         self._rounds = 0
         self._since_plain = self.STRETCH_EVERY - self.FIRST_STRETCH
         self._stretch = 0
-        self._plain_run = self.STRETCH + 1  # plain tokens in a row; no draft is in use yet
+        self._plain_run = 0  # plain tokens in a row
+        self._in_use = False  # is it the draft that measuring plain speed would interrupt?
         # Seconds that judging may spend. An unknown pair is judged as soon as there are tokens to judge it by.
         self._allowance = math.inf if learned is None else 0.0
         self._judging = self.JUDGING
@@ -193,7 +194,7 @@ class AdaptivePolicy:
         best = max(options, key=lambda option: option.gain, default=None)
         if best is None:
             return Choice("plain", 0, plain_reason(mode), judge=self._judge_now())
-        staying = self.STAYING if best.drafter == "draft" and self._plain_run <= self.STRETCH else 0.0
+        staying = self.STAYING if best.drafter == "draft" and self._in_use else 0.0
         if mode is Mode.AUTO and best.gain < self.GAIN[best.drafter] - staying:
             return Choice("plain", 0, best.why_not, judge=self._judge_now())
         # Rounds in which the draft only catches up are plain ones themselves.
@@ -266,9 +267,11 @@ class AdaptivePolicy:
             self._since_plain = 0 if self._stretch == 0 else self._since_plain
             self._allowance += self._judging * event.target_seconds
             self._plain_run += 1
+            self._in_use &= self._plain_run <= self.STRETCH
         else:
             self._plain_run = 0
             self._since_plain += len(event.tokens)
+        self._in_use |= event.drafter == "draft"
         outcomes = enumerate(event.confidences[: event.tested])
         self.draft.add([Judged(i, confidence, float(i < event.accepted)) for i, confidence in outcomes])
         if event.declined is not None:
