@@ -265,6 +265,31 @@ async def test_replies_and_code_are_copied(monkeypatch: pytest.MonkeyPatch) -> N
         assert chat.app.clipboard == "code?"
 
 
+@pytest.mark.parametrize("end", ["escape", "enter", "ctrl+n"])
+async def test_what_the_box_held_comes_back_when_an_edit_ends(file: Path, end: str) -> None:
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("one")
+        old = chat.screen.journal.conversation
+        assert old is not None
+        await chat.type("half a thought")
+        for _ in range(2):  # the second time it is open already
+            await focus(chat)
+            await chat.pilot.press("p", "e")
+            await chat.until(lambda: chat.box.text == "one")
+        await chat.type(" and two")
+        with Store(file) as other:
+            await chat.until(lambda: (kept := other.last()) and kept.unsent == "half a thought\n\none and two")
+        await chat.pilot.press(end)
+        await chat.until(lambda: chat.screen.editing is None and chat.idle)
+        if end == "ctrl+n":
+            assert not chat.box.text
+            await chat.screen.open_conversation(old)
+            assert chat.box.text == "half a thought\n\none and two"
+        else:
+            assert chat.box.text == "half a thought"
+            assert len(chat.client.asked) == (2 if end == "enter" else 1)
+
+
 # ---- several conversations
 
 

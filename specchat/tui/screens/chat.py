@@ -258,8 +258,8 @@ class ChatScreen(Races, Pulls):
         if self.get_selected_text():
             self.clear_selection()
         elif self.editing is not None:
-            self.leave_editing()
             self.dock.empty()
+            self.leave_editing()
         elif self.play.now is not None and self.play.now.is_reply:
             self.stop_reply()
         else:

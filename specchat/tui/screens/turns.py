@@ -186,17 +186,16 @@ class TurnActions(Told, Screen[None]):
             self.note("This message cannot be edited: it is not saved.", "warning")
             return
         self.editing = question
-        self.dock.entitle(
-            f"Editing an earlier message: {self.key('send')} sends a new version, {self.key('escape')} leaves it"
+        send, leave = self.key("send"), self.key("escape")
+        self.dock.open_earlier(
+            question.shown.text, f"Editing an earlier message: {send} sends a new version, {leave} leaves it"
         )
-        self.dock.box.replace_all(question.shown.text)
-        self.dock.box.focus()
         self.show_state()
 
     def leave_editing(self) -> None:
         """The box is for new messages again."""
         self.editing = None
-        self.dock.entitle("")
+        self.dock.close_earlier()
         self.show_state()
 
     def resend(self, question: UserTurn, text: str, attached: tuple[Attachment, ...]) -> None:

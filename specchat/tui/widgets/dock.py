@@ -57,7 +57,7 @@ class Dock(Told, Vertical):
         self.queued = ""
         self._pairs: tuple[Pair, ...] | None = None
         self._reason = self._refused = ""
-        self.about = ""  # what the box is for, if not for a new message
+        self._aside: str | None = None  # what the box held before an earlier message was opened in it
 
     def compose(self) -> ComposeResult:
         yield Downloads()
@@ -91,11 +91,6 @@ class Dock(Told, Vertical):
     def on_resize(self) -> None:
         self.call_after_refresh(self.explain, self._reason)
 
-    def entitle(self, about: str) -> None:
-        """Say on the box's upper edge what it is for; "" for a new message."""
-        self.about = about
-        self.box.border_title = Content.styled(about, "$text-warning") if about else None
-
     # ---- the message
 
     @property
@@ -105,12 +100,27 @@ class Dock(Told, Vertical):
 
     @property
     def kept(self) -> str:
-        """What is not sent yet, as it is kept on disk: the message that waits, and what the box holds."""
-        return "\n\n".join(filter(None, (self.queued, self.box.kept)))
+        """What is not sent yet, as it is kept on disk: the message that waits, what is set aside, and the box."""
+        return "\n\n".join(filter(None, (self.queued, self._aside, self.box.kept)))
 
     def empty(self) -> None:
         """Nothing in the box (which can be undone)."""
         self.box.replace_all("")
+
+    def open_earlier(self, text: str, about: str) -> None:
+        """Have an earlier message edited in the box, whose upper edge says so; what it holds is set aside."""
+        if self._aside is None:
+            self._aside = self.box.kept
+        self.box.border_title = Content.styled(about, "$text-warning")
+        self.box.replace_all(text)
+        self.box.focus()
+
+    def close_earlier(self) -> None:
+        """The box is for new messages again: what was set aside comes back, before what it holds now."""
+        aside, self._aside = self._aside, None
+        self.box.border_title = None
+        if aside:
+            self.box.restore("\n\n".join(filter(None, (aside, self.box.kept))))
 
     def give_back(self, text: str) -> None:
         """Put a message that was not sent in front of what the box holds."""
