@@ -374,3 +374,82 @@ async def test_what_was_said_while_nothing_could_be_written_is_written_once_it_c
             assert said == expected[: 8 if then == "say" else 6]
             assert len(reader.tree(kept.id)) == len(said)
             assert {m.state for m in reader.tree(kept.id)} == {"complete"}
+
+
+def _late(keys: str, at: str) -> object:
+    return pytest.param(keys.split(), at, id=keys.replace(" ", ""))
+
+
+@pytest.mark.parametrize(("keys", "at"), [_late("e", "three"), _late("p p p e", "two"), _late("r", "three")])
+async def test_what_is_written_late_is_edited_and_answered_again_like_the_rest(
+    file: Path, monkeypatch: pytest.MonkeyPatch, keys: list[str], at: str
+) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 0.05)
+    store = Store(file)
+    with ExitStack() as locked, Store(file) as reader:
+        async with chatting(ScriptedClient(numbered), WIDE, store=store) as chat:
+            await chat.say("one")
+            lock(file, store, locked)
+            await chat.say("two")
+            await chat.say("three")
+            await focus(chat)
+            await press(chat, *keys)
+            assert "saved" in chat.note
+            locked.close()
+            await press(chat, "escape")
+            await focus(chat)
+            await press(chat, *keys)
+            if "e" in keys:
+                await chat.until(lambda: chat.box.text == at)
+                await press(chat, "!", "enter")
+                at += "!"
+            await chat.until(lambda: chat.idle and len(chat.client.asked) == 4)
+            await chat.shows(f"Reply to {at}.", "version 2 of 2")
+            asked = [m.content for m in chat.client.asked[-1] if m.role == "user"]
+            assert asked == {"two!": ["one", "two!"]}.get(at, ["one", "two", at])
+            kept = reader.last()
+            assert kept is not None
+            assert [m.content for m in reader.path(kept.leaf) if m.role == "user"] == asked
+            assert len(reader.tree(kept.id)) == {"three": 7}.get(at, 8)
+
+
+async def test_a_reply_written_late_is_written_on(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 0.05)
+    store = Store(file)
+    client = ScriptedClient(until(threading.Event(), "Once upon ", "never"))
+    with ExitStack() as locked, Store(file) as reader:
+        async with chatting(client, WIDE, store=store) as chat:
+            lock(file, store, locked)
+            await chat.say("a story", wait=False)
+            await chat.shows("Once upon")
+            await press(chat, "escape")
+            await chat.until(lambda: chat.idle)
+            locked.close()
+            client.script = words("a time.")
+            await chat.say("/continue")
+            await chat.shows("Once upon a time.")
+            await chat.until(lambda: chat.idle)
+            kept = reader.last()
+            assert kept is not None
+            assert [m.content for m in reader.path(kept.leaf)] == ["a story", "Once upon a time."]
+
+
+async def test_late_turns_that_are_not_mounted_any_more_are_known_too(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specchat.history.database.BUSY_TIMEOUT", 0.05)
+    monkeypatch.setattr("specchat.tui.widgets.transcript._MOST", 20)
+    store = Store(file)
+    with ExitStack() as locked:
+        async with chatting(ScriptedClient(numbered), WIDE, store=store) as chat:
+            lock(file, store, locked)
+            for number in range(8):
+                await chat.say(f"question {number}")
+            locked.close()
+            await chat.say("last")
+            await focus(chat)
+            await press(chat, "p", "p", "p", "e")
+            transcript = chat.screen.transcript
+            shown = [*transcript._older, *(turn.shown for turn in transcript.turns)]
+            assert transcript._older
+            assert [turn.id for turn in shown] == [m.id for m in store.path(chat.screen.journal.leaf)]

@@ -59,9 +59,10 @@ class Races(Talk):
             whole = compose((*session.attachments, *attach.find(text)), text)
             return Subject((*session.messages, Message("user", whole)))
         last = next((turn for turn in reversed(self.transcript.turns) if isinstance(turn, UserTurn)), None)
-        if last is None or last.shown.id is None:
+        id = self.saved(last) if last is not None else None
+        if last is None or id is None:
             raise SpecchatError("There is no message to race on yet: /race PROMPT gives one.")
-        return Subject((*self.journal.before(last.shown.id), Message("user", last.shown.text)), last.shown.id)
+        return Subject((*self.journal.before(id), Message("user", last.shown.text)), id)
 
     def _race(self, subject: Subject) -> None:
         now = self.session.speculation

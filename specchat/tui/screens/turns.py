@@ -179,10 +179,20 @@ class TurnActions(Told, Screen[None]):
         before = reversed(turns[: turns.index(turn) + 1]) if turn in turns else iter(())
         return next((other for other in before if isinstance(other, UserTurn)), None)
 
+    def saved(self, turn: Turn) -> int | None:
+        """Its place in the history, None if it has none. What could not be written so far is written now, if it can be.
+
+        Raises HistoryError.
+        """
+        if turn.shown.id is None:
+            self.journal.settle()
+            self.transcript.identify(map(Shown.of, self.journal.store.path(self.journal.leaf)))
+        return turn.shown.id
+
     def edit(self, turn: Turn) -> None:
         """Open a question in the box; a running reply goes on until the new version is sent."""
         question = self._question_of(turn)
-        if question is None or question.shown.id is None:
+        if question is None or self.saved(question) is None:
             self.note("This message cannot be edited: it is not saved.", "warning")
             return
         self.editing = question
@@ -218,10 +228,11 @@ class TurnActions(Told, Screen[None]):
     def regenerate(self, turn: Turn) -> None:
         """Have a question answered once more, after asking if a reply is being written; the old one stays."""
         question = self._question_of(turn)
-        if question is None or question.shown.id is None:
+        id = self.saved(question) if question is not None else None
+        if question is None or id is None:
             self.note("There is no saved message to answer again.", "warning")
             return
-        again = partial(self._regenerate, question, question.shown.id)
+        again = partial(self._regenerate, question, id)
         if self.play.now is None or not self.play.now.is_reply:
             self.when_idle(again)
             return
@@ -252,21 +263,22 @@ class TurnActions(Told, Screen[None]):
         elif not self.session.messages or self.session.messages[-1].role != "assistant":
             self.note(f"There is no text to go on from: {self.key('regenerate')} has it written again.", "warning")
         else:
-            if turn.shown.id is not None:
-                self.journal.go_on(turn.shown.id)
+            if (id := self.saved(turn)) is not None:
+                self.journal.go_on(id)
             turn.reopen()
             self.transcript.follow()
             self._play(Running(Stream(self.session.go_on(), "reply"), turn))
 
     async def _show_version(self, turn: Turn, by: int) -> None:
-        if turn.shown.id is None or turn.shown.branches < 2:
+        id = self.saved(turn)
+        if id is None or turn.shown.branches < 2:
             edit, again = self.key("edit"), self.key("regenerate")
             self.note(f"There is one version of this only: {edit} edits a message, {again} has a reply written again.")
             return
         if self.busy:
             self.note("Stop the reply first.", "warning")
             return
-        versions = self.journal.store.branches(turn.shown.id)
+        versions = self.journal.store.branches(id)
         at = turn.shown.branch - 1 + by
         if 0 <= at < len(versions):
             await self.show_branch(self.journal.store.switch(versions[at].id).leaf)

@@ -126,6 +126,18 @@ class Transcript(VerticalScroll):
             for shown in self._older
         ]
 
+    def identify(self, branch: Iterable[Shown]) -> None:
+        """Number the turns that were not in the history when they were shown, now that `branch` is what it holds.
+
+        A turn is known by its place and its words, as it is shown and kept in one order.
+        """
+        known = list(branch)
+        older = len(self._older)
+        self._older = [_identified(shown, kept) for shown, kept in zip(self._older, known, strict=False)]
+        for turn, kept in zip(self.turns, known[older:], strict=False):
+            found = _identified(turn.shown, kept)
+            turn.number(found.id, found.branch, found.branches)
+
     async def add_notice(self, sentence: str, classes: str = "notice", follow: bool = True) -> None:
         """Put a sentence of the program's own between the turns, and go to the end unless not to `follow` it."""
         await self._turns.mount(Static(clean(sentence), markup=False, classes=f"turn {classes}"))
@@ -260,6 +272,12 @@ class Transcript(VerticalScroll):
 
     def action_newer_version(self) -> None:
         self._ask("newer_version")
+
+
+def _identified(shown: Shown, kept: Shown) -> Shown:
+    if shown.id is None and (shown.role, shown.text) == (kept.role, kept.text):
+        return replace(shown, id=kept.id, branch=kept.branch, branches=kept.branches)
+    return shown
 
 
 def code_blocks(markdown: str) -> Sequence[str]:
