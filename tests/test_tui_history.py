@@ -293,6 +293,19 @@ async def test_what_the_box_held_comes_back_when_an_edit_ends(file: Path, end: s
 # ---- several conversations
 
 
+async def test_another_conversation_is_typed_in_at_once(file: Path) -> None:
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("one")
+        old = chat.screen.journal.conversation
+        assert old is not None
+        await focus(chat)
+        await chat.pilot.press("ctrl+n")
+        await chat.until(lambda: chat.box.has_focus)
+        await focus(chat)
+        await chat.screen.open_conversation(old)
+        await chat.until(lambda: chat.box.has_focus)
+
+
 async def test_leaving_a_conversation_lets_its_reply_finish_there(file: Path) -> None:
     gate = threading.Event()
     async with chatting(ScriptedClient(until(gate, "begun ", "and done")), store=Store(file)) as chat:

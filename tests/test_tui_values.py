@@ -107,6 +107,12 @@ def test_the_status_line_keeps_the_mode_and_then_the_speed_longest(width: int) -
     assert present == sorted(present, reverse=True), shown
 
 
+@pytest.mark.parametrize("width", [40, 56, 76])
+def test_a_context_that_is_nearly_full_is_still_said_in_a_narrow_window(width: int) -> None:
+    figures = replace(FIGURES, drafter="ngram", context_used=7000, context_size=8192)
+    assert "7,000/8,192" in fit(words.status(Speculation(Mode.NGRAM), figures, True, 8192), width).plain
+
+
 # ---- figures
 
 

@@ -102,11 +102,12 @@ def _mode(speculation: Speculation, figures: Figures, live: bool) -> Segment:
 
 
 def context(used: int, size: int) -> Segment:
-    """Context used, coloured when little is left."""
-    style = "$text-warning" if size and used >= _CONTEXT_WARNING * size else "$foreground"
+    """Context used, coloured when little is left, and then among the last to give way."""
+    scarce = size > 0 and used >= _CONTEXT_WARNING * size
+    style = "$text-warning" if scarce else "$foreground"
     return Segment(
         Content.assemble((f"{used:,}", style), (f" of {size:,} tokens" if size else " tokens", _DIM)),
-        rank=4,
+        rank=2 if scarce else 4,
         short=Content.assemble((f"{used:,}", style), (f"/{size:,}" if size else "", _DIM)),
     )
 

@@ -309,6 +309,7 @@ class Talk(OtherWindows):
         self._figures_of(path)
         self._leave_queued(kept)
         self.dock.box.restore(self.journal.conversation.unsent)
+        self.dock.box.focus()
         self.dock.recall.refill(m.content for m in path if m.role == "user")
         if not path:
             await self.welcome()
@@ -340,6 +341,7 @@ class Talk(OtherWindows):
         await self.transcript.clear()
         await self.welcome()
         self.dock.empty()
+        self.dock.box.focus()
         self.show_state()
 
     def _leave_queued(self, kept: bool) -> None:
