@@ -88,7 +88,7 @@ async def test_f4_colours_the_reply_also_while_it_runs() -> None:
         await chat.say("hi", wait=False)
         await chat.shows("one")
         await chat.pilot.press("f4")
-        await chat.shows("**one**", "accepted from the draft", "corrected by the target")
+        await chat.shows("**one**", origins.legend().plain)
         gate.set()
         await chat.shows("**one** two")
         await chat.until(lambda: chat.idle)
@@ -402,6 +402,13 @@ async def test_a_resumed_or_long_question_is_folded() -> None:
         chat.screen.query_one(Transcript).focus()
         await chat.pilot.press("p", "p", "space")
         await chat.until(lambda: "▸" not in chat.text)
+
+
+async def test_the_legend_is_one_line_in_a_small_terminal_and_true_of_every_drafter() -> None:
+    async with chatting(size=(80, 24)) as chat:
+        await chat.pilot.press("f4")
+        await chat.shows(origins.legend().plain)
+    assert "draft" not in origins.legend().plain
 
 
 def test_every_style_of_origins_is_named() -> None:

@@ -22,9 +22,9 @@ STYLES: Final = {
     Origin.PLAIN: "$foreground",
 }
 _NAMES: Final = {
-    Origin.ACCEPTED: "accepted from the draft",
-    Origin.CORRECTED: "corrected by the target",
-    Origin.BONUS: "one more, all were accepted",
+    Origin.ACCEPTED: "proposed and accepted",
+    Origin.CORRECTED: "corrected",
+    Origin.BONUS: "one more, all accepted",
     Origin.PLAIN: "plain",
 }
 
