@@ -281,6 +281,31 @@ def test_doubt_about_a_new_pair_is_cleared_up_in_its_first_reply() -> None:
     assert policy.wants("draft")
 
 
+@pytest.mark.parametrize("curve", CURVES.values(), ids=CURVES)
+@pytest.mark.parametrize("acceptance", [0.8, 0.9, 0.98])
+def test_knowing_plains_speed_costs_little_however_well_drafting_pays(
+    curve: Mapping[int, float], acceptance: float
+) -> None:
+    world = World(curve, 0.05, lambda _: acceptance)
+    policy = AdaptivePolicy(Speculation(), world.costs(), Learned(acceptance, trials=1e4))
+    simulate(policy, world)  # the first stretch comes early
+    stretches = 0
+
+    class Watched(AdaptivePolicy):
+        def choose(self, offers: Mapping[str, Offer]) -> Choice:
+            nonlocal stretches
+            choice = policy.choose(offers)
+            stretches += choice.reason == "measuring plain speed"
+            assert policy.plain_seconds is not None
+            return choice
+
+        def record(self, event: Round) -> None:
+            policy.record(event)
+
+    seconds = TOKENS / simulate(Watched(Speculation()), world)
+    assert stretches <= 0.013 * seconds + AdaptivePolicy.STRETCH
+
+
 def marginal_policy() -> AdaptivePolicy:
     """Its draft is worth staying with, and just not worth beginning with."""
     costs = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.0).costs()
