@@ -290,6 +290,24 @@ async def test_what_the_box_held_comes_back_when_an_edit_ends(file: Path, end: s
             assert len(chat.client.asked) == (2 if end == "enter" else 1)
 
 
+async def test_selecting_with_the_mouse_leaves_the_keys_to_the_box(file: Path) -> None:
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("hello world")
+        turn = chat.screen.transcript.turns[0]
+        await chat.pilot.mouse_down(turn, offset=(1, 0))
+        await chat.pilot.hover(turn, offset=(9, 0))
+        await chat.pilot.mouse_up(turn, offset=(9, 0))
+        await chat.until(chat.screen.get_selected_text)
+        await chat.until(lambda: chat.box.has_focus)
+        await chat.pilot.press("ctrl+c")
+        assert chat.app.clipboard
+        assert chat.app.clipboard in "hello world"
+        await chat.type("more")
+        assert chat.box.text == "more"
+        await chat.pilot.click(turn)
+        await chat.until(lambda: chat.screen.transcript.has_focus)
+
+
 # ---- several conversations
 
 

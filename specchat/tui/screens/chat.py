@@ -174,6 +174,12 @@ class ChatScreen(Races, Pulls):
             await self.transcript.add_notice(event.why, "failure")
         self.show_state()
 
+    @on(events.TextSelected)
+    def _selected(self) -> None:
+        """Words that are typed after text was selected are a message, not the conversation's keys."""
+        if self.get_selected_text():  # a click alone selects nothing, and leads into the conversation
+            self.dock.box.focus()
+
     @on(Transcript.Moved)
     @on(events.DescendantFocus)
     def _other_hints(self) -> None:
