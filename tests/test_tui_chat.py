@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 import threading
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from textual import events
@@ -615,3 +616,30 @@ async def test_a_reply_without_text_says_why_it_ended() -> None:
         await chat.say("hi")
         await chat.shows("reached the token limit")
         assert len(chat.screen.query(ReplyTurn)) == 1
+
+
+WRONG: Final = (
+    "/nonsense",
+    "/theme none",
+    "/speculation none",
+    "/model none",
+    "/set none 1",
+    "/set temperature none",
+    "/system @none.txt",
+    "/attach none.txt",
+    "/race",
+    "/continue",
+    "/edit",
+    "/pull none",
+    "/export no/such/folder/file.md",
+    "read @./none.txt",
+)
+
+
+@pytest.mark.parametrize("typed", WRONG)
+async def test_what_is_wrong_is_said_in_a_sentence(typed: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    async with chatting(size=(250, 40)) as chat:
+        await chat.say(typed)
+        await chat.until(lambda: chat.note and not chat.note.endswith("…"))
+        assert re.fullmatch(r".*[^.…!?][.!?]", chat.note)

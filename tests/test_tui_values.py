@@ -16,6 +16,7 @@ from textual.widgets import TextArea
 from specchat.engine.chat import Finished, Message, Reading
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
+from specchat.errors import SpecchatError
 from specchat.tui import figures as words
 from specchat.tui.actions import ACTIONS, COMMANDS, Place, bindings, key_name, keys_of
 from specchat.tui.app import SpecchatApp
@@ -30,7 +31,7 @@ from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.pairs import PairsScreen
 from specchat.tui.screens.question import Question
 from specchat.tui.screens.race import RaceScreen
-from specchat.tui.text import clean, first_clauses, one_line
+from specchat.tui.text import as_sentence, clean, first_clauses, one_line
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.transcript import Transcript
 from tests.scripted_client import ScriptedClient, generated
@@ -312,3 +313,22 @@ def test_walking_back_and_forth_brings_the_unsent_text_back() -> None:
     recall.add("two")
     assert recall.step(-1, "") == "two"
     assert recall.step(-1, "two") == "one"
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("it failed", "It failed."),
+        ("it failed.", "It failed."),
+        (SpecchatError("it failed"), "It failed."),
+        ("is it?", "Is it?"),
+        ("model.gguf is damaged", "model.gguf is damaged."),
+        ("Deleted: a very long tit…", "Deleted: a very long tit…"),
+        ("", ""),
+        (ValueError("x"), "Something went wrong inside specchat: ValueError: x."),
+        (ValueError(), "Something went wrong inside specchat: ValueError."),
+    ],
+)
+def test_what_is_said_is_a_sentence(said: Exception | str, shown: str) -> None:
+    assert as_sentence(said) == shown
+    assert as_sentence(shown) == shown

@@ -34,7 +34,7 @@ from specchat.tui.driver import TerminalDriver
 from specchat.tui.model_commands import Opener
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.screens.conversations import ConversationsScreen
-from specchat.tui.text import capitalised, clean, one_line
+from specchat.tui.text import as_sentence, clean, one_line
 from specchat.tui.told import Told
 
 _DEFAULT_THEME: Final = "textual-dark"
@@ -214,4 +214,4 @@ def open_store() -> tuple[Store, str]:
     try:
         return Store(locations.history_file()), ""
     except SpecchatError as error:
-        return Store(None), f"{capitalised(str(error))}. Conversations will not be saved."
+        return Store(None), f"{as_sentence(error)} Conversations will not be saved."

@@ -22,7 +22,7 @@ from specchat.tui import figures as words
 from specchat.tui.invocation import CommandError
 from specchat.tui.screens.models import ModelsScreen
 from specchat.tui.screens.question import Question
-from specchat.tui.text import capitalised, one_line
+from specchat.tui.text import as_sentence, one_line
 from specchat.tuning import SETTABLE, Tuning
 from specchat.units import format_memory
 from specchat.worker import ram
@@ -211,7 +211,7 @@ class ModelCommands:
                 dock.hush()
                 self._open(launch)
         except SpecchatError as error:
-            dock.refuse(f"/model {typed}", capitalised(str(error)))
+            dock.refuse(f"/model {typed}", as_sentence(error))
 
     def _open(self, launch: Launch) -> None:
         """Load other models, after asking if a reply is being written. Raises SpecchatError."""
@@ -304,6 +304,6 @@ def _not_settable(name: str) -> str:
     try:
         settings.described(name)
     except SpecchatError as error:
-        return f"{capitalised(str(error))}; there are {known}."
+        return as_sentence(f"{error}; there are {known}")
     file = locations.tilde(locations.settings_file())
     return f"{name} is read when specchat starts: set it in {file} (specchat settings --edit). Here: {known}."

@@ -40,13 +40,14 @@ def first_clauses(text: str, width: int) -> str:
     return text[: ends[-1]] if ends else ""
 
 
-def capitalised(text: str) -> str:
-    """A capital at the beginning, unless it begins with a file's or a pair's name."""
-    return text[:1].upper() + text[1:] if text.split(" ", 1)[0].isalpha() else text
+def as_sentence(said: Exception | str) -> str:
+    """What an error or a clause says, as it is shown; an error that is none of ours names its kind.
 
-
-def as_sentence(error: Exception) -> str:
-    """What an error says, as it is shown; another than ours names its kind."""
-    if isinstance(error, SpecchatError):
-        return capitalised(str(error))
-    return f"Something went wrong inside specchat: {type(error).__name__}: {error}"
+    A capital at the beginning, unless a file's or a pair's name stands there, and one mark at the end that ends it.
+    """
+    text = str(said).rstrip()
+    if isinstance(said, Exception) and not isinstance(said, SpecchatError):
+        text = f"Something went wrong inside specchat: {type(said).__name__}: {text}".rstrip(": ")
+    elif text.split(" ", 1)[0].isalpha():
+        text = text[:1].upper() + text[1:]
+    return text if not text or text.endswith((".", "!", "?", "…")) else f"{text}."

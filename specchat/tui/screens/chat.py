@@ -35,7 +35,7 @@ from specchat.tui.screens.help import HelpScreen
 from specchat.tui.screens.pulls import Pulls
 from specchat.tui.screens.races import Races
 from specchat.tui.screens.windows import LOOK
-from specchat.tui.text import as_sentence, capitalised, one_line
+from specchat.tui.text import as_sentence, one_line
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.transcript import Transcript
@@ -96,8 +96,8 @@ class ChatScreen(Races, Pulls):
         if self.journal.conversation is None:
             await self.welcome()
         aside = self.journal.store.set_aside
-        for sentence in filter(None, (self._warning, capitalised(aside.sentence) if aside else "")):
-            await self.transcript.add_notice(sentence, "failure")
+        for sentence in filter(None, (self._warning, aside.sentence if aside else "")):
+            await self.transcript.add_notice(as_sentence(sentence), "failure")
         self.session.on_idle = self._say_unloaded
         self.session.on_death = self._say_unloaded
         if self.session.info is None:
@@ -252,7 +252,7 @@ class ChatScreen(Races, Pulls):
             with self.app.suspend():
                 text = editor.edit(self.dock.text)
         except SpecchatError as error:
-            self.note(str(error), "error")
+            self.note(as_sentence(error), "error")
         else:
             self.dock.box.replace_all(text)
         self.app.refresh()

@@ -205,7 +205,7 @@ class ConversationsScreen(Told, ModalScreen[Conversation | None]):
         self._deleted.append(gone)
         self._refresh(self.query_one(OptionList).highlighted or 0)
         back = key_name(key_of("undelete", self._keymap))
-        self._say(f"Deleted: {one_line(title, 50)}. {back} brings it back.")
+        self._say(f"{as_sentence(f'Deleted: {one_line(title, 50)}')} {back} brings it back.")
 
     def action_undelete(self) -> None:
         if not self._deleted:

@@ -17,7 +17,7 @@ from specchat.errors import SpecchatError
 from specchat.pairs import catalog
 from specchat.pairs.catalog import Pair
 from specchat.pairs.library import Library
-from specchat.tui.text import clean, one_line
+from specchat.tui.text import as_sentence, clean, one_line
 from specchat.units import format_bytes
 from specchat.worker.protocol import EngineInfo
 
@@ -42,7 +42,7 @@ class ModelsScreen(ModalScreen[str | None]):
         try:
             return installed()
         except (SpecchatError, OSError) as error:
-            self._trouble = str(error)
+            self._trouble = as_sentence(error)
             return ()
 
     def compose(self) -> ComposeResult:

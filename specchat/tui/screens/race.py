@@ -172,7 +172,7 @@ class RaceScreen(ModalScreen[Race | None]):
         if not race.is_whole or not race.is_over(now):
             first, second = (race.lanes[side].mode for side in race.order)
             return Content.styled(f"{first} runs alone, then {second} alone while the first is shown again.", _DIM)
-        notices = [one_line(notice) for reply in race.replies for notice in reply.notices]
+        notices = [as_sentence(one_line(notice)) for reply in race.replies for notice in reply.notices]
         return Content("\n").join(
             [
                 Content.styled(clean(race.verdict), "bold"),

@@ -30,7 +30,7 @@ from specchat.tui.reply import Reply
 from specchat.tui.screens.windows import OtherWindows
 from specchat.tui.shown import Shown
 from specchat.tui.stream import Stream
-from specchat.tui.text import as_sentence, capitalised
+from specchat.tui.text import as_sentence
 from specchat.tui.widgets.dock import Dock
 from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.prompt import PromptBox
@@ -120,10 +120,10 @@ class Talk(OtherWindows):
         info = self.session.info
         if error is not None:
             again = f" {self.session.launch.name} is loaded again." if switched is not None and info is not None else ""
-            await self.transcript.add_notice(f"{as_sentence(error)}{'.' if again else ''}{again}", "failure")
+            await self.transcript.add_notice(f"{as_sentence(error)}{again}", "failure")
             return
-        for sentence in info.notices if info is not None else ():
-            await self.transcript.add_notice(sentence)
+        for notice in info.notices if info is not None else ():
+            await self.transcript.add_notice(as_sentence(notice))
         if switched is not None:
             self.figures = Figures()
             await self.transcript.add_notice(await self._what_switching_costs())
@@ -199,7 +199,7 @@ class Talk(OtherWindows):
             said = await self.commands.run(*command) if command else ""
             attached = () if command else attach.find(text)
         except SpecchatError as error:
-            self.dock.refuse(text, capitalised(str(error)))
+            self.dock.refuse(text, as_sentence(error))
             return
         if command is None and self.editing is None and self.dock.queued:
             up = self.key("previous")
@@ -350,7 +350,7 @@ class Talk(OtherWindows):
             self.dock.queue("")
 
     def _history_failed(self, sentence: str) -> None:
-        self.note(f"{capitalised(sentence)}. Until that works, what is said is kept on the screen only.", "error")
+        self.note(f"{as_sentence(sentence)} Until that works, what is said is kept on the screen only.", "error")
 
     @on(Dock.Changed)
     def _box_changed(self) -> None:

@@ -18,7 +18,7 @@ from specchat.tui import origins
 from specchat.tui.figures import progress, summary
 from specchat.tui.reply import Reply
 from specchat.tui.shown import Shown
-from specchat.tui.text import clean
+from specchat.tui.text import as_sentence, clean
 from specchat.tui.widgets.status import StatusLine
 from specchat.tui.widgets.thoughts import Thoughts, hold_still
 from specchat.tui.wrapping import wrapped
@@ -184,7 +184,7 @@ class ReplyTurn(Turn):
         await self._body.update(self.shown.text)
         self._show_body()
         for notice in self.shown.notices:
-            await self.mount(Static(clean(notice), markup=False, classes="notice"), before=self._summary)
+            await self.mount(Static(clean(as_sentence(notice)), markup=False, classes="notice"), before=self._summary)
         self._show_summary()
 
     def _show_number(self) -> None:
