@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from textual import events
 from textual.content import Content
 
 from specchat.history import Store
 from specchat.tui.folds import Folds
 from specchat.tui.widgets.turns import UserTurn
 from specchat.tui.wrapping import wrapped
-from tests.scripted_client import ScriptedClient
+from tests.scripted_client import ScriptedClient, until
 from tests.tui import chatting
 
 LONG = "\n".join(f"line {n} of it" for n in range(240))
@@ -50,6 +52,28 @@ def test_lines_are_counted_as_they_are_shown(text: str, width: int) -> None:
     assert "".join(lines) == text
     if text and not text.endswith("\n"):  # a box shows an empty line then
         assert len(lines) == len(Content(text).wrap(width))
+
+
+@pytest.mark.parametrize("ends", ["", "\n", "  \n\n"])
+async def test_a_paste_that_was_sent_comes_back_folded(ends: str) -> None:
+    gate = threading.Event()
+    async with chatting(ScriptedClient(until(gate, "begun ", "and done"))) as chat:
+        await chat.say("one", wait=False)
+        await chat.shows("begun")
+        chat.app.post_message(events.Paste(f"{ends}{LONG}{ends}"))
+        await chat.until(lambda: "[pasted" in chat.box.text)
+        await chat.pilot.press("enter")
+        await chat.shows("Next: line 0")
+        assert chat.screen.dock.kept == f"\x02{LONG}\x03"
+        await chat.pilot.press("up")
+        await chat.until(lambda: "[pasted" in chat.box.text)
+        assert chat.box.whole == LONG
+        gate.set()
+        await chat.pilot.press("enter")
+        await chat.until(lambda: chat.idle and len(chat.client.asked) == 2)
+        assert chat.client.asked[-1][-1].content == LONG
+        await chat.pilot.press("up")
+        await chat.until(lambda: "[pasted" in chat.box.text)
 
 
 @pytest.mark.parametrize("text", ["line\n" * 30, "word " * 400, "x" * 2000, "漢" * 1000], ids=lambda text: text[:5])

@@ -49,9 +49,11 @@ class Folds:
         return _STAND_IN.sub(known, text)
 
     def refold(self, text: str) -> str:
-        """`text` with the stand-ins of what was folded before."""
+        """`text` with the stand-ins of what was folded before, and lost its white space at the ends by being sent."""
         for known in sorted(self._texts.values(), key=len, reverse=True):
-            text = text.replace(known, self.fold(known))
+            for form in filter(str.strip, (known, known.strip())):
+                if form in text:
+                    text = text.replace(form, self.fold(form))
         return text
 
     def marked(self, text: str) -> str:

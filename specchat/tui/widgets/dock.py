@@ -101,7 +101,7 @@ class Dock(Told, Vertical):
     @property
     def kept(self) -> str:
         """What is not sent yet, as it is kept on disk: the message that waits, what is set aside, and the box."""
-        return "\n\n".join(filter(None, (self.queued, self._aside, self.box.kept)))
+        return "\n\n".join(filter(None, (self.box.as_kept(self.queued), self._aside, self.box.kept)))
 
     def empty(self) -> None:
         """Nothing in the box (which can be undone)."""

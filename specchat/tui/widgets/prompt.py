@@ -158,6 +158,10 @@ class PromptBox(TextArea):
         """Put what was `kept` in the box, long pastes folded as they were."""
         self._put(clean(self._folds.restore(kept)))
 
+    def as_kept(self, text: str) -> str:
+        """The `kept` form of another text."""
+        return self._folds.marked(self._folds.refold(text))
+
     def _put(self, text: str) -> None:
         self.replace(text, (0, 0), self.document.end, maintain_selection_offset=False)
         self.move_cursor(self.document.end)
