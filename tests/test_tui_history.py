@@ -308,6 +308,30 @@ async def test_selecting_with_the_mouse_leaves_the_keys_to_the_box(file: Path) -
         await chat.until(lambda: chat.screen.transcript.has_focus)
 
 
+@pytest.mark.parametrize("anew", [False, True])
+async def test_a_reply_that_failed_at_once_is_not_written_on_with_the_one_before(file: Path, anew: bool) -> None:
+    def fail(*_: object) -> Iterator[Event]:
+        raise EngineError("the message is too long")
+        yield
+
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("one")
+        chat.client.script = fail
+        await chat.say("two")
+        await chat.shows("The message is too long")
+        conversation = chat.screen.journal.conversation
+        assert conversation is not None
+        if anew:
+            await chat.pilot.press("ctrl+n")
+            await chat.screen.open_conversation(conversation)
+        chat.box.replace_all("")
+        chat.client.script = words("Not this.")
+        asked = len(chat.client.asked)
+        await chat.say("/continue")
+        assert "There is no text to go on from" in chat.note
+        assert len(chat.client.asked) == asked
+
+
 # ---- several conversations
 
 

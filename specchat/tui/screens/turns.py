@@ -260,7 +260,7 @@ class TurnActions(Told, Screen[None]):
             self.note("The reply is still being written.", "warning")
         elif turn is not last or not isinstance(turn, ReplyTurn) or turn.shown.finish not in _UNFINISHED:
             self.note("Only a last reply that was stopped can be written on.", "warning")
-        elif not self.session.messages or self.session.messages[-1].role != "assistant":
+        elif not self._has_begun(turn):
             self.note(f"There is no text to go on from: {self.key('regenerate')} has it written again.", "warning")
         else:
             if (id := self.saved(turn)) is not None:
@@ -268,6 +268,11 @@ class TurnActions(Told, Screen[None]):
             turn.reopen()
             self.transcript.follow()
             self._play(Running(Stream(self.session.go_on(), "reply"), turn))
+
+    def _has_begun(self, turn: ReplyTurn) -> bool:
+        """Whether the session has text of this reply; of one that failed at once it has only what was said before."""
+        last = self.session.messages[-1:]
+        return bool(turn.shown.text or turn.shown.thoughts) and any(message.role == "assistant" for message in last)
 
     async def _show_version(self, turn: Turn, by: int) -> None:
         id = self.saved(turn)
