@@ -618,6 +618,21 @@ async def test_a_reply_without_text_says_why_it_ended() -> None:
         assert len(chat.screen.query(ReplyTurn)) == 1
 
 
+async def test_a_sequence_split_over_tokens_never_shows() -> None:
+    gate = threading.Event()
+    async with chatting(ScriptedClient(until(gate, "see \x1b[3", "1mred"))) as chat:
+        await chat.say("hi", wait=False)
+        await chat.shows("see")
+        assert "[3" not in chat.text
+        await chat.pilot.press("f4")
+        await chat.pilot.pause(0.2)
+        assert "[3" not in chat.text
+        gate.set()
+        await chat.shows("see red")
+        await chat.until(lambda: chat.idle)
+        await chat.shows("see red")
+
+
 WRONG: Final = (
     "/nonsense",
     "/theme none",

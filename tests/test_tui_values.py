@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import string
 from dataclasses import replace
+from typing import Final
 
 import pytest
 from hypothesis import given
@@ -18,6 +20,7 @@ from specchat.engine.policy import Mode, Speculation
 from specchat.engine.stats import Figures
 from specchat.errors import SpecchatError
 from specchat.tui import figures as words
+from specchat.tui import origins
 from specchat.tui.actions import ACTIONS, COMMANDS, Place, bindings, key_name, keys_of
 from specchat.tui.app import SpecchatApp
 from specchat.tui.commands import CommandRunner
@@ -31,7 +34,8 @@ from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.screens.pairs import PairsScreen
 from specchat.tui.screens.question import Question
 from specchat.tui.screens.race import RaceScreen
-from specchat.tui.text import as_sentence, clean, first_clauses, one_line
+from specchat.tui.shown import Shown
+from specchat.tui.text import Cleaner, as_sentence, clean, first_clauses, one_line
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.transcript import Transcript
 from tests.scripted_client import ScriptedClient, generated
@@ -53,6 +57,28 @@ def test_clean_text_has_no_control_characters_and_only_newlines_end_its_lines(te
 @given(st.text(alphabet=string.printable.replace("\r", "").replace("\x0b", "").replace("\x0c", "")))
 def test_ordinary_text_is_left_alone(text: str) -> None:
     assert clean(text) == text
+
+
+_SIGNS: Final = st.text(st.sampled_from("\x1b\x07\\[];0mA \r\n\x9b"), max_size=40)
+
+
+@given(st.lists(_SIGNS, max_size=12))
+def test_a_text_that_comes_in_parts_is_cleaned_as_the_whole_is(parts: list[str]) -> None:
+    cleaner, whole = Cleaner(), "".join(parts)
+    shown = "".join(map(cleaner.add, parts))
+    assert shown + "\n" * whole.endswith("\r") == clean(whole)
+    assert not re.search("\x1b", shown)
+
+
+@given(st.lists(_SIGNS, max_size=12), st.booleans())
+def test_a_streamed_reply_never_shows_more_than_the_finished_one(parts: list[str], reasoning: bool) -> None:
+    reply, whole = Reply(), clean("".join(parts))
+    for part in parts:
+        reply.add(generated(part, FIGURES, reasoning=reasoning))
+        assert whole.startswith(reply.thoughts if reasoning else reply.text)
+        assert reasoning or origins.coloured(reply.pieces).plain == reply.text
+    shown = Shown("assistant", "").after(reply)
+    assert (shown.thoughts if reasoning else shown.text) == whole
 
 
 def test_escape_sequences_go_whole() -> None:

@@ -13,7 +13,7 @@ import click
 
 from specchat.engine.chat import Finished, Generated, Notice, Piece, Reading
 from specchat.session import SessionEvent
-from specchat.tui.text import clean
+from specchat.tui.text import Cleaner, clean
 from specchat.worker.protocol import Loading
 
 
@@ -26,6 +26,7 @@ class Printer:
         self._progress_shown = False
         self._last = ""  # character on standard output
         self._reasoning = False  # is what was written last
+        self._thoughts, self._answer = Cleaner(), Cleaner()
         if isinstance(sys.stdout, io.TextIOWrapper):
             sys.stdout.reconfigure(errors="replace")  # a terminal that cannot show a character is no reason to stop
 
@@ -63,12 +64,12 @@ class Printer:
         self._clear()
         if piece.reasoning:
             if self._error_terminal:
-                click.secho(clean(piece.text), err=True, nl=False, dim=True)
+                click.secho(self._thoughts.add(piece.text), err=True, nl=False, dim=True)
                 self._reasoning = True
             return
         self._end_reasoning()
         self._last = piece.text[-1]  # first: Ctrl+C may come the moment that the text is out
-        print(clean(piece.text) if self._terminal else piece.text, end="", flush=True)
+        print(self._answer.add(piece.text) if self._terminal else piece.text, end="", flush=True)
 
     def _end_reasoning(self) -> None:
         if self._reasoning:

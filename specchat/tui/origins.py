@@ -12,7 +12,7 @@ from textual.content import Content
 
 from specchat.engine.chat import Piece
 from specchat.engine.rounds import Origin
-from specchat.tui.text import clean
+from specchat.tui.text import Cleaner
 
 # Underlined and reversed too, so that it can be read without colours.
 STYLES: Final = {
@@ -31,7 +31,8 @@ _NAMES: Final = {
 
 def coloured(pieces: Iterable[Piece]) -> Content:
     """The pieces' text in the colours of their origins, reasoning left out."""
-    return Content.assemble(*((clean(p.text), STYLES[p.origin]) for p in pieces if not p.reasoning))
+    cleaner = Cleaner()
+    return Content.assemble(*((cleaner.add(p.text), STYLES[p.origin]) for p in pieces if not p.reasoning))
 
 
 def legend() -> Content:

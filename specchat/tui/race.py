@@ -19,7 +19,7 @@ from specchat.lab.lanes import Lane
 from specchat.session import Session, SessionEvent
 from specchat.tui import figures as words
 from specchat.tui.reply import Reply
-from specchat.tui.text import clean
+from specchat.tui.text import Cleaner
 
 MOST: Final = 200  # tokens of each reply
 PLAIN, OTHER = 0, 1  # the sides, from the left
@@ -60,6 +60,7 @@ class Race:
         self.replies: Final = (Reply(), Reply())
         self.order: Final = (PLAIN, OTHER) if plain_first else (OTHER, PLAIN)
         self.outcome = ""
+        self._cleaners = Cleaner(), Cleaner()
         self._running = self.order[0]
         self._second_ended: float | None = None  # by the caller's clock
         self._over = False
@@ -91,11 +92,14 @@ class Race:
         self._running = side
         self.replies[side].add(what)
         if isinstance(what, Generated):
-            self.lanes[side].add(what.round, _text(what.pieces))
+            self.lanes[side].add(what.round, self._text(side, what.pieces))
         elif isinstance(what, Finished):
-            self.lanes[side].end(_text(what.pieces))
+            self.lanes[side].end(self._text(side, what.pieces))
             if side == self.order[1]:
                 self._second_ended = now
+
+    def _text(self, side: int, pieces: tuple[Piece, ...]) -> str:
+        return self._cleaners[side].add("".join(piece.text for piece in pieces))
 
     def finish(self) -> None:
         """Show everything that there is from now on."""
@@ -143,7 +147,3 @@ class Race:
         if latest.proposed == 0 and latest.reason:
             return f"{times} It proposed nothing: {latest.reason}."
         return times
-
-
-def _text(pieces: tuple[Piece, ...]) -> str:
-    return clean("".join(piece.text for piece in pieces))

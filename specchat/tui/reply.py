@@ -14,7 +14,7 @@ from specchat.engine.rounds import Round
 from specchat.engine.stats import Figures
 from specchat.session import Reply as SessionReply
 from specchat.session import SessionEvent
-from specchat.tui.text import clean
+from specchat.tui.text import Cleaner
 from specchat.worker.protocol import Loading
 
 _RECENT: Final = 16  # rounds that decide which mode is named: rounds without a proposal come in between
@@ -31,13 +31,14 @@ class Reply(SessionReply):
         self.pieces: list[Piece] = []  # as they came, with their origins
         self.progress: Loading | Reading | None = None  # what goes on before the first token
         self.drafters: tuple[str, ...] = ()  # that were used, in order of appearance
+        self._cleaners = Cleaner(), Cleaner()
         self._recent: deque[Round] = deque(maxlen=_RECENT)
 
     def add(self, event: SessionEvent) -> None:
         shown = len(self.answer), len(self.reasoning)
         super().add(event)
-        self.text += clean(self.answer[shown[0] :])
-        self.thoughts += clean(self.reasoning[shown[1] :])
+        self.text += self._cleaners[0].add(self.answer[shown[0] :])
+        self.thoughts += self._cleaners[1].add(self.reasoning[shown[1] :])
         self.progress = event if isinstance(event, Loading | Reading) else None
         if isinstance(event, Generated):
             self.pieces += event.pieces

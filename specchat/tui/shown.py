@@ -56,8 +56,8 @@ class Shown:
         """This turn once `reply` has been written (on) to it."""
         return replace(
             self,
-            text=self.text + reply.text,
-            thoughts=self.thoughts + reply.thoughts,
+            text=self.text + clean(reply.answer),
+            thoughts=self.thoughts + clean(reply.reasoning),
             figures=reply.figures,
             finish=reply.finish,
             drafters=reply.drafters,

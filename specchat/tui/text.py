@@ -11,7 +11,7 @@ import re
 from typing import Final
 
 from specchat.errors import SpecchatError
-from specchat.escapes import without_sequences
+from specchat.escapes import unfinished, without_sequences
 
 # Python's splitlines() ends a line at each of these, the Markdown parser only at \n: Textual's streaming append,
 # which counts lines one way and parses them the other, would repeat or lose text.
@@ -22,7 +22,30 @@ _CONTROLS: Final = re.compile("[\x00-\x08\x0e-\x1b\x1f\x7f-\x9f\ud800-\udfff]")
 
 def clean(text: str) -> str:
     """`text` with line separators as newlines and without escape sequences or control characters."""
-    return _CONTROLS.sub("", _SEPARATORS.sub("\n", without_sequences(text)))
+    return _harmless(without_sequences(text))
+
+
+def _harmless(text: str) -> str:
+    return _CONTROLS.sub("", _SEPARATORS.sub("\n", text))
+
+
+class Cleaner:
+    """`clean` for a text that comes in parts.
+
+    What `add` has returned is together `clean` of the whole, but for what the last part ends with: the beginning of an
+    escape sequence, or a carriage return.
+    """
+
+    def __init__(self) -> None:
+        self._held, self._return = "", ""
+
+    def add(self, text: str) -> str:
+        """More of it; answers with what can be shown."""
+        text = self._held + text
+        end = unfinished(text)
+        self._held, text = text[end:], self._return + without_sequences(text[:end])
+        self._return = "\r" * text.endswith("\r")  # a newline may follow, which is the same one
+        return _harmless(text.removesuffix("\r"))
 
 
 def one_line(text: str, limit: int = 200) -> str:
