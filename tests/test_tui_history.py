@@ -10,7 +10,9 @@ from pathlib import Path
 import pytest
 from textual.widgets import Input, OptionList
 
+from specchat.commands import resuming
 from specchat.engine.chat import Event, Finished, Message
+from specchat.errors import SpecchatError
 from specchat.history import HistoryError, Store
 from specchat.tui.journal import spoken
 from specchat.tui.widgets.transcript import Transcript
@@ -123,6 +125,15 @@ async def test_a_damaged_file_is_set_aside_with_a_word(file: Path) -> None:
         await chat.shows("set aside")
         await chat.say("hi")
         await chat.shows("Hello there.")
+
+
+@pytest.mark.parametrize("wanted", ["last", "2abc"])
+def test_what_became_of_a_damaged_file_is_said_to_who_wants_to_go_on(file: Path, wanted: str) -> None:
+    with Store(file) as store, pytest.raises(SpecchatError, match="no conversation"):
+        resuming.conversation(store, wanted)
+    file.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000)
+    with Store(file) as store, pytest.raises(SpecchatError, match=r"set aside as .*; (there is )?no conversation"):
+        resuming.conversation(store, wanted)
 
 
 async def test_a_message_without_an_answer_is_replaced_by_the_next(file: Path) -> None:

@@ -14,10 +14,18 @@ from specchat.tui.reply import Reply
 
 
 def conversation(store: Store, wanted: str) -> Conversation:
-    """The one whose id begins with `wanted`, or the one used last for "last". Raises SpecchatError."""
-    found = store.last() if wanted == "last" else store.find(wanted)
-    if found is None:
-        raise SpecchatError("there is no conversation to go on with yet")
+    """The one whose id begins with `wanted`, or the one used last for "last".
+
+    Raises SpecchatError, which says so where a damaged file is why there is none.
+    """
+    try:
+        found = store.last() if wanted == "last" else store.find(wanted)
+        if found is None:
+            raise SpecchatError("there is no conversation to go on with yet")
+    except SpecchatError as error:
+        if store.set_aside is None:
+            raise
+        raise SpecchatError(f"{store.set_aside.sentence}; {error}") from error
     return found
 
 
