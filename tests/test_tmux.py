@@ -10,13 +10,12 @@ from time import sleep
 import pytest
 
 from tests.conftest import DemoPair
-from tests.terminal import all_gone, engine_of, kill, terminal
+from tests.terminal import Terminal, all_gone, engine_of, kill, terminal
 
 QUESTION = "What is the sea? Tell me in a few sentences."
-STORY = "Tell me a very long story."
 # Greedily the demo pair's target tells it without end (4,000 tokens and still at it); sampled, it may end after 80
 # tokens, before the test comes to what it does in the middle of a reply.
-ENDLESS = ("--speculation", "off", "--temp", "0")
+STORY = "Tell me a very long story."
 LENGTH = "60"  # tokens: enough to press keys in, whatever else the machine is doing
 
 
@@ -50,13 +49,22 @@ def test_a_newcomer_asks_switches_speculation_within_the_reply_and_leaves(size: 
         assert all_gone(everyone)
 
 
+def begin_a_story(tmux: Terminal) -> None:
+    tmux.start("--speculation", "off", "--temp", "0")
+    tmux.wait_for("8,192")
+    ask_for_a_story(tmux)
+
+
+def ask_for_a_story(tmux: Terminal) -> None:
+    """Answers in the middle of the reply."""
+    tmux.type(STORY)
+    tmux.keys("Enter")
+    tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+
+
 def test_esc_stops_a_reply_and_ctrl_d_leaves(home: Path) -> None:
     with terminal((80, 24), SPECCHAT_HOME=str(home)) as tmux:
-        tmux.start(*ENDLESS)
-        tmux.wait_for("8,192")
-        tmux.type(STORY)
-        tmux.keys("Enter")
-        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        begin_a_story(tmux)
         tmux.keys("Escape")
         tmux.wait_for("stopped")
         tmux.type("x")
@@ -67,27 +75,17 @@ def test_esc_stops_a_reply_and_ctrl_d_leaves(home: Path) -> None:
 
 def test_the_engines_death_is_explained_and_the_next_message_starts_another(home: Path) -> None:
     with terminal((100, 30), SPECCHAT_HOME=str(home)) as tmux:
-        tmux.start(*ENDLESS)
-        tmux.wait_for("8,192")
-        tmux.type(STORY)
-        tmux.keys("Enter")
-        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        begin_a_story(tmux)
         kill(engine_of(tmux.processes()), signal.SIGKILL)
         tmux.wait_for(lambda text: "interrupted" in text and "log" in text)
-        tmux.type(STORY)
-        tmux.keys("Enter")
-        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        ask_for_a_story(tmux)
         tmux.keys("C-q")
         assert tmux.ended_clean() == 0
 
 
 def test_sigterm_in_the_middle_of_a_reply_leaves_a_clean_terminal(home: Path) -> None:
     with terminal(SPECCHAT_HOME=str(home)) as tmux:
-        tmux.start(*ENDLESS)
-        tmux.wait_for("8,192")
-        tmux.type(STORY)
-        tmux.keys("Enter")
-        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        begin_a_story(tmux)
         everyone = tmux.processes()
         kill(everyone[0], signal.SIGTERM)
         assert tmux.ended_clean() == 128 + signal.SIGTERM
@@ -106,11 +104,7 @@ def test_a_closed_terminal_ends_specchat_and_its_engine(home: Path) -> None:
 
 def test_after_kill_9_question_partial_reply_and_unsent_text_are_there_again(home: Path) -> None:
     with terminal((80, 24), SPECCHAT_HOME=str(home)) as tmux:
-        tmux.start(*ENDLESS)
-        tmux.wait_for("8,192")
-        tmux.type(STORY)
-        tmux.keys("Enter")
-        tmux.wait_for(lambda text: re.search(r"● plain.*tok/s", text))
+        begin_a_story(tmux)
         tmux.type("half a thought")
         tmux.wait_for("half a thought")
         sleep(2)  # what is written about twice a second is on disk by now
