@@ -491,6 +491,20 @@ def test_purging_removes_the_long_deleted_and_the_never_used(store: Store, clock
     assert store.purge() == 0
 
 
+def test_what_was_deleted_is_named_the_latest_first(store: Store, clock: Clock) -> None:
+    assert store.last_deleted() is None
+    first, second = store.create().id, store.create().id
+    for talk in (second, first):
+        clock.now += 1
+        store.delete(talk)
+    for talk in (first, second):
+        last = store.last_deleted()
+        assert last is not None
+        assert last.id == talk
+        store.restore(talk)
+    assert store.last_deleted() is None
+
+
 def test_the_id_of_a_removed_message_never_comes_to_mean_another(store: Store) -> None:
     """A window may still show it."""
     purged, kept = store.create().id, store.create().id

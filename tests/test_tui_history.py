@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -13,11 +15,13 @@ from textual.widgets import Input, OptionList
 from specchat.commands import resuming
 from specchat.engine.chat import Event, Finished, Message
 from specchat.errors import SpecchatError
-from specchat.history import HistoryError, Store
+from specchat.history import KEEP_DELETED, HistoryError, Store
+from specchat.tui import app
+from specchat.tui.app import SpecchatApp
 from specchat.tui.journal import spoken
 from specchat.tui.widgets.transcript import Transcript
 from specchat.worker.client import EngineError
-from tests.scripted_client import ScriptedClient, generated, until, words
+from tests.scripted_client import ScriptedClient, generated, session, until, words
 from tests.tui import HOSTILE, Chat, chatting
 
 
@@ -506,11 +510,36 @@ async def test_conversations_are_renamed_deleted_and_brought_back(file: Path) ->
         await chat.shows("Deleted: Number two. Ctrl+Z brings it back.")
         await chat.pilot.press("ctrl+z")
         await chat.shows("Number two  now")
+        await chat.pilot.press("ctrl+z")
+        await chat.shows("There is none to bring back.")
         await chat.pilot.press("ctrl+x", "escape")
         await chat.shows("demo pair")
         assert chat.session.messages == ()
+        await chat.pilot.press("ctrl+r", "ctrl+z")  # the list was closed meanwhile
+        await chat.shows("Back again: Number two.")
+        await chat.pilot.press("ctrl+x", "escape")
     with Store(file) as store:
         assert [c.title for c in store.conversations()] == ["one"]
+
+
+def test_what_was_deleted_long_ago_is_removed_on_leaving(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = time.time()
+    store = Store(file, clock=lambda: now)
+    old, fresh, shown = (store.send(store.create().id, "hi", after=None).message.conversation for _ in range(3))
+    empty = store.create().id
+    store.delete(old)
+    now += (KEEP_DELETED + timedelta(hours=1)).total_seconds()
+    store.delete(fresh)
+    late = store.create().id
+    now += timedelta(days=2).total_seconds()
+    monkeypatch.setattr(SpecchatApp, "run", lambda *_, **__: None)
+    app.run(session(ScriptedClient()), store=store)
+    with Store(file) as store:
+        for kept in (fresh, shown, late):
+            assert store.conversation(kept)
+        for gone in (old, empty):
+            with pytest.raises(HistoryError):
+                store.conversation(gone)
 
 
 async def test_a_conversation_is_exported(file: Path, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ the whole interface, with `export` for documents. See `store` for what each call
 
 from __future__ import annotations
 
+from specchat.history.conversations import KEEP_DELETED
 from specchat.history.export import to_json, to_markdown
 from specchat.history.store import Store
 from specchat.history.titles import title_of
@@ -26,6 +27,7 @@ from specchat.history.values import (
 )
 
 __all__ = [
+    "KEEP_DELETED",
     "AmbiguousConversationError",
     "Conversation",
     "Counts",

@@ -140,6 +140,12 @@ class Conversations(Base):
         """Undo `delete`."""
         self._set_deleted(conversation_id, None)
 
+    def last_deleted(self) -> Conversation | None:
+        """The one deleted last, of those not purged yet."""
+        with self._reading() as db:
+            query = f"{rows.CONVERSATIONS} WHERE c.deleted IS NOT NULL ORDER BY c.deleted DESC, c.id DESC LIMIT 1"
+            return next((rows.conversation(row) for row in db.execute(query)), None)
+
     def _set_deleted(self, conversation_id: str, when: int | None) -> None:
         with self._writing() as db:
             db.execute("UPDATE conversations SET deleted = ? WHERE id = ?", (when, conversation_id))

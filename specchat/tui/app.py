@@ -27,7 +27,7 @@ from textual.screen import Screen
 
 from specchat import locations
 from specchat.errors import SpecchatError
-from specchat.history import Conversation, Store
+from specchat.history import KEEP_DELETED, Conversation, Store
 from specchat.session import Session
 from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
 from specchat.tui.driver import TerminalDriver
@@ -202,6 +202,8 @@ def run(
         farewell = app.farewell()
     finally:
         session.close()
+        with suppress(SpecchatError):
+            kept.purge(keep_unused=KEEP_DELETED)  # another window may show one that is empty yet
         kept.close()
     status = app.return_code or 0
     if farewell and status != 128 + signal.SIGHUP:  # else nobody is there to read it

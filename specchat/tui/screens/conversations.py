@@ -51,7 +51,6 @@ class ConversationsScreen(Told, ModalScreen[Conversation | None]):
         self._entries: list[Entry] = []
         self._last: Conversation | None = None  # of those that are listed, if there may be more
         self._version = -1
-        self._deleted: list[str] = []
         self._renaming = ""
         self._reasoning = False
 
@@ -202,19 +201,18 @@ class ConversationsScreen(Told, ModalScreen[Conversation | None]):
         gone = self._chosen.conversation
         title = self._store.conversation(gone).title
         self._store.delete(gone)
-        self._deleted.append(gone)
         self._refresh(self.query_one(OptionList).highlighted or 0)
         back = key_name(key_of("undelete", self._keymap))
         self._say(f"{as_sentence(f'Deleted: {one_line(title, 50)}')} {back} brings it back.")
 
     def action_undelete(self) -> None:
-        if not self._deleted:
-            self._say("Nothing was deleted here.")
+        gone = self._store.last_deleted()
+        if gone is None:
+            self._say("There is none to bring back.")
             return
-        self._store.restore(self._deleted[-1])
-        self._deleted.pop()
+        self._store.restore(gone.id)
         self._refresh()
-        self._say("It is back.")
+        self._say(as_sentence(f"Back again: {one_line(gone.title, 50)}"))
 
 
 def _line(conversation: Conversation, now: datetime, current: bool) -> Content:
