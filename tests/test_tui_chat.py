@@ -518,6 +518,18 @@ async def test_ctrl_c_clears_then_stops_then_quits_on_a_second_press() -> None:
         await chat.until(lambda: not chat.app.is_running)
 
 
+async def test_ctrl_c_before_and_after_writing_does_not_quit() -> None:
+    async with chatting() as chat:
+        await chat.pilot.press("ctrl+c")
+        assert "again to quit" in chat.note
+        await chat.type("something")
+        await chat.pilot.press("ctrl+c", "ctrl+c")
+        await chat.until(lambda: "again to quit" in chat.note)
+        await chat.pilot.pause(0.1)
+        assert chat.app.is_running
+        assert chat.app.return_code is None
+
+
 async def test_ctrl_c_copies_a_selection_first() -> None:
     async with chatting() as chat:
         await chat.type("word")

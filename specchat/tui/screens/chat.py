@@ -295,6 +295,11 @@ class ChatScreen(Races, Pulls):
             self._quit_armed = time.monotonic()
             self.note(f"Press {self.key('interrupt')} again to quit.")
 
+    @on(Dock.Changed)
+    def _goes_on_writing(self, event: Dock.Changed) -> None:
+        if event.text:  # whoever writes on does not want to quit
+            self._quit_armed = float("-inf")
+
     def leave(self) -> None:
         """Quit."""
         self.call_later(self.app.action_quit)
