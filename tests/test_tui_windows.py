@@ -151,8 +151,9 @@ async def test_a_reply_that_is_written_elsewhere_is_followed_to_its_end(file: Pa
             await chat.shows("begun", "being written in another window")
             other.append_to(reply.id, " and gone on")
             await chat.shows("begun and gone on", "being written in another window")
-            other.finish(reply.id)
+            other.finish(reply.id, figures={"passes": 9, "context_used": 77, "context_size": 4096})
             await chat.until(lambda: "being written" not in chat.text)
+            assert "77" in chat.status
             assert [m.content for m in chat.session.messages] == ["one", "begun and gone on"]
             assert ANNOUNCED not in chat.text
 

@@ -45,8 +45,10 @@ class OtherWindows(TurnActions):
             return
         now = Shown.of(self.journal.store.message(last.shown.id))
         if now != last.shown:
-            self.journal.show(self.journal.leaf)
+            path = self.journal.show(self.journal.leaf)
             await self.transcript.replace(last, ReplyTurn(now, by_origin=self.transcript.by_origin))
+            self._figures_of(path)
+            self.show_state()
 
     async def action_elsewhere(self) -> None:
         added = self.journal.elsewhere
