@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
 import shlex
 import signal
@@ -172,3 +173,23 @@ def terminal(size: tuple[int, int] = (100, 30), **environment: str) -> Iterator[
         yield opened
     finally:
         opened.close()
+
+
+def on_terminal(*arguments: str) -> tuple[int, str]:
+    """Exit status and everything that a terminal was sent, by a program that has one for output and error."""
+    master, slave = pty.openpty()
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    command = [sys.executable, "-m", "specchat", "ask", *arguments]
+    program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment)
+    os.close(slave)
+    sent = b""
+    while True:
+        try:
+            chunk = os.read(master, 65536)
+        except OSError:  # Linux's end of file
+            break
+        if not chunk:
+            break
+        sent += chunk
+    os.close(master)
+    return program.wait(10), sent.decode().replace("\r\n", "\n")

@@ -20,7 +20,7 @@ from specchat.cli import main
 from specchat.history import Conversation, Store
 from tests import ggufs, scripted_engine
 from tests.conftest import DemoPair
-from tests.terminal import all_gone, descendants, engine_of
+from tests.terminal import all_gone, descendants, engine_of, on_terminal
 
 ROOT = Path(__file__).parents[1]
 
@@ -305,28 +305,6 @@ def test_a_failed_load_is_one_sentence(tmp_path: Path) -> None:
 
 
 # ---- on a terminal
-
-
-def on_terminal(*arguments: str) -> tuple[int, str]:
-    """Exit status and everything that a terminal was sent, by a program that has one for output and error."""
-    import pty
-
-    master, slave = pty.openpty()
-    environment = os.environ | {"PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "specchat", "ask", *arguments]
-    program = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=slave, stderr=slave, env=environment)
-    os.close(slave)
-    sent = b""
-    while True:
-        try:
-            chunk = os.read(master, 65536)
-        except OSError:  # Linux's end of file
-            break
-        if not chunk:
-            break
-        sent += chunk
-    os.close(master)
-    return program.wait(10), sent.decode().replace("\r\n", "\n")
 
 
 def test_on_a_terminal_progress_is_shown_and_gone_before_the_reply(target: str) -> None:

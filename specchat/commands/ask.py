@@ -52,7 +52,7 @@ def command(question: tuple[str, ...], latest: bool, stats: bool, as_json: bool,
         raise click.UsageError(_NOTHING)
     with ExitStack() as open_files:
         last = _last(open_files) if latest else None
-        launch = _launch(options, last)
+        launch = _launch(options, last, quiet=as_json)
         if not text and not any(attached.text.strip() for attached in launch.attachments):
             raise click.UsageError(_NOTHING)
         _answer(launch, text, stats, as_json, partial(_turn, last, options.system))
@@ -68,12 +68,25 @@ def _last(open_files: ExitStack) -> tuple[Store, Conversation]:
     return store, resuming.conversation(store, "last")
 
 
-def _launch(options: Options, last: tuple[Store, Conversation] | None) -> Launch:
+def _launch(options: Options, last: tuple[Store, Conversation] | None, quiet: bool) -> Launch:
     """What to open: what was named, else what the conversation was held with."""
     from specchat.commands import opening, resuming
 
     name = resuming.pair_of(last[1]) if last is not None and not options.models() else None
-    return _without_idle_draft(opening.offering(opening.launch(options, name)))
+    launch = opening.launch(options, name)
+    if not quiet and sys.stderr.isatty():  # scripts ask again and again, and look for nothing
+        launch = _offering_once(launch)
+    return _without_idle_draft(launch)
+
+
+def _offering_once(launch: Launch) -> Launch:
+    """The same, which tells what could be its draft the first time that this is found."""
+    from specchat import state
+    from specchat.commands import opening
+
+    offering = opening.offering(launch)
+    is_new = offering is launch or state.offer_once(f"{launch.target}: {offering.remark}")
+    return offering if is_new else launch
 
 
 def _turn(
