@@ -238,6 +238,27 @@ async def test_a_race_asks_before_it_stops_a_reply() -> None:
         assert chat.session.messages[-1].content == "beginning"
 
 
+async def test_a_message_that_waited_is_sent_after_the_race() -> None:
+    gate = threading.Event()
+    async with chatting(ScriptedClient(until(gate, "begun ", "never"))) as chat:
+        await chat.say("hi", wait=False)
+        await chat.shows("begun")
+        await chat.say("the next one", wait=False)
+        await chat.shows("Next: the next one")
+        await chat.say("/race", wait=False)
+        await chat.shows("A race stops it")
+        chat.client.script = words("Raced.")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: isinstance(chat.app.screen, RaceScreen))
+        gate.set()
+        await over(chat)
+        chat.client.script = words("Answered.")
+        await chat.pilot.press("escape")
+        await chat.shows("Answered.")
+        await chat.until(lambda: chat.idle and "Next:" not in chat.text)
+        assert chat.session.messages[-2:] == (Message("user", "the next one"), Message("assistant", "Answered."))
+
+
 async def test_an_engine_that_fails_in_a_race_is_said_and_left() -> None:
     def script(client: ScriptedClient, messages: Sequence[Message]) -> Iterator[Event]:
         yield from words("a")(client, messages)

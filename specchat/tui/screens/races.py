@@ -77,12 +77,15 @@ class Races(Talk):
     async def _raced_on(self, subject: Subject, kept: Race | None) -> None:
         if kept is not None:
             await self._keep(subject, kept)
+        async with self.turn:  # a message that waited for the reply that the race stopped
+            if self.play.now is None:
+                await self._go_on(failed=False)
 
     async def _keep(self, subject: Subject, race: Race) -> None:
         await self.transcript.begin()
         question = subject.question
         if question is None:
-            message, _ = self.journal.ask(subject.turns[-1].content)
+            message, _ = self.journal.ask(subject.turns[-1].content, self.dock.kept)
             self.session.attachments = ()
             question = message.id if message is not None else None
         else:
