@@ -65,9 +65,14 @@ async def test_f3_shows_and_hides_the_panel_where_there_is_room() -> None:
         await chat.pilot.press("f3")
         await chat.pilot.pause()
         assert "acceptance rate" not in chat.text
-    async with chatting(size=(70, 24)) as chat:
+        await chat.pilot.press("f3")
+        await chat.shows("acceptance rate")
+        await chat.pilot.resize_terminal(70, 24)  # it would leave the conversation too little
+        await chat.until(lambda: "acceptance rate" not in chat.text)
         await chat.pilot.press("f3")
         assert "80 columns" in chat.note
+        await chat.pilot.resize_terminal(80, 40)
+        await chat.shows("acceptance rate")
 
 
 # ---- origins

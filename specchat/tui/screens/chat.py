@@ -16,7 +16,6 @@ from typing import ClassVar, Final
 from textual import events, on
 from textual.app import ComposeResult
 from textual.binding import BindingType
-from textual.containers import Horizontal
 from textual.message import Message
 from textual.widgets import Markdown
 
@@ -37,7 +36,7 @@ from specchat.tui.screens.races import Races
 from specchat.tui.screens.windows import LOOK
 from specchat.tui.text import as_sentence, one_line
 from specchat.tui.widgets.dock import Dock
-from specchat.tui.widgets.panel import Panel
+from specchat.tui.widgets.panel import LEAST, Panel, WithPanel
 from specchat.tui.widgets.transcript import Transcript
 from specchat.tui.widgets.welcome import EXAMPLES, Example, Welcome
 from specchat.worker.client import EngineDied
@@ -45,7 +44,6 @@ from specchat.worker.client import EngineDied
 _QUIT_WINDOW: Final = 2.0  # seconds within which a second Ctrl+C quits
 _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
 _BEGINNING: Final = 5.0  # seconds that the first picture of a long conversation may take
-_NARROW: Final = 80  # columns below which the panel would leave the conversation too little
 # What the next round will use once this was asked for; "" where only the engine knows.
 _DRAFTER: Final = {Mode.DRAFT: "draft", Mode.NGRAM: "ngram", Mode.OFF: "plain", Mode.AUTO: ""}
 
@@ -82,7 +80,7 @@ class ChatScreen(Races, Pulls):
         self._begun = asyncio.Event()
 
     def compose(self) -> ComposeResult:
-        with Horizontal(id="main"):
+        with WithPanel(id="main"):
             yield Transcript()
             yield Panel()
         yield Dock(self.keymap)
@@ -232,11 +230,10 @@ class ChatScreen(Races, Pulls):
             await self.start_anew()
 
     def action_metrics(self) -> None:
-        panel = self.query_one(Panel)
-        if not panel.display and self.size.width < _NARROW:
-            self.note(f"The panel needs {_NARROW} columns.", "warning")
+        if self.size.width < LEAST:
+            self.note(f"The panel needs {LEAST} columns.", "warning")
             return
-        panel.display = not panel.display
+        self.query_one(Panel).toggle(self.size.width)
         self.call_after_refresh(self.show_state)
 
     def action_origins(self) -> None:
