@@ -323,6 +323,20 @@ async def test_selecting_with_the_mouse_leaves_the_keys_to_the_box(file: Path) -
         await chat.until(lambda: chat.screen.transcript.has_focus)
 
 
+async def test_what_interrupted_a_reply_is_gone_once_it_is_written_on(file: Path) -> None:
+    def breaks(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        yield generated("half ", client.figures(1))
+        raise EngineError("the engine gave up")
+
+    async with chatting(ScriptedClient(breaks), store=Store(file)) as chat:
+        await chat.say("one")
+        await chat.shows("half", "The engine gave up", "interrupted")
+        chat.client.script = words("and whole")
+        await chat.say("/continue")
+        await chat.shows("half and whole")
+        assert "gave up" not in chat.text
+
+
 @pytest.mark.parametrize("anew", [False, True])
 async def test_a_reply_that_failed_at_once_is_not_written_on_with_the_one_before(file: Path, anew: bool) -> None:
     def fail(*_: object) -> Iterator[Event]:

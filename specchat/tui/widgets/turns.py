@@ -151,7 +151,8 @@ class ReplyTurn(Turn):
             self._show_summary()
 
     def reopen(self) -> None:
-        """More is about to be written to it."""
+        """More is about to be written to it; what ended it is past."""
+        self.query(".failure").remove()
         self._finished = False
         self._written = 0
         self._summary.display = False
