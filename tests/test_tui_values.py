@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 from textual.content import Content
 from textual.widgets import TextArea
 
+from specchat.commands import report
 from specchat.engine.chat import Finished, Message, Reading
 from specchat.engine.policy import Mode, Speculation
-from specchat.engine.stats import Figures
+from specchat.engine.stats import FEWEST_COMPARED, Figures
 from specchat.errors import SpecchatError
 from specchat.tui import figures as words
 from specchat.tui import origins
@@ -150,6 +151,18 @@ def test_what_was_not_measured_is_a_dash() -> None:
     assert "– accepted" in shown
     assert "first token –" in shown
     assert "0 of 4,096 tokens" in shown
+
+
+@pytest.mark.parametrize("tokens", [1, FEWEST_COMPARED - 1, FEWEST_COMPARED])
+def test_a_few_tokens_say_nothing_of_the_speed_up(tokens: int) -> None:
+    figures = ScriptedClient().figures(tokens)
+    lines = (
+        fit(words.status(Speculation(), figures, False, 4096), 200).plain,
+        fit(words.summary(figures, "", ("draft",)), 200).plain,
+        " ".join(report.lines(figures)),
+    )
+    shown = [said for line in lines for said in re.findall(r"(\S+?)(?:×| x) plain", line)]
+    assert shown == ["1.62" if tokens == FEWEST_COMPARED else "–"] * 3
 
 
 def test_the_status_line_shows_the_engines_own_figures() -> None:

@@ -20,8 +20,9 @@ def lines(figures: Figures) -> list[str]:
 def _rows(f: Figures) -> Iterator[tuple[str, str]]:
     if f.tokens_per_second is not None:
         yield "speed", f"{f.tokens_per_second:.1f} tokens/s ({f.tokens:,} tokens in {f.seconds:.2f} s)"
-    if f.average_speed_up is not None and f.plain_tokens_per_second is not None:
-        yield "speed-up", f"{f.average_speed_up:.2f} x plain ({f.plain_tokens_per_second:.1f} tokens/s)"
+    if f.is_compared:
+        faster = "–" if f.average_speed_up is None else f"{f.average_speed_up:.2f}"
+        yield "speed-up", f"{faster} x plain ({f.plain_tokens_per_second:.1f} tokens/s)"
     yield "drafter", f"{f.drafter} at depth {f.depth}" if f.depth else f.drafter
     if f.reason:
         yield "because", f.reason

@@ -158,8 +158,8 @@ def summary(figures: Figures, finish: str, drafters: tuple[str, ...], versions: 
     tokens = "1 token" if figures.tokens == 1 else f"{figures.tokens:,} tokens"
     parts.append(quiet(" + ".join(MODE_NAMES.get(name, name) for name in drafters) or "plain", 3))
     parts += [quiet(tokens, 4), quiet(f"{speed(figures.tokens_per_second)} tok/s", 2)]
-    if (faster := figures.average_speed_up) is not None:
-        parts.append(quiet(f"{ratio(faster)}× plain", 5))
+    if figures.is_compared:
+        parts.append(quiet(f"{ratio(figures.average_speed_up)}× plain", 5))
     if figures.acceptance is not None:
         parts.append(quiet(f"{percent(figures.acceptance)} accepted", 6))
         parts.append(quiet(f"{ratio(figures.tokens_per_pass)} tokens/pass", 7))
