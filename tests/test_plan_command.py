@@ -9,11 +9,13 @@ from pathlib import Path
 import pytest
 
 from specchat import probe
-from specchat.commands import fitting
+from specchat.commands import fitting, opening
+from specchat.commands.options import Options
 from specchat.engine import remote
 from specchat.engine.llama import ModelError
+from specchat.memory.machine import RAM, Machine, budget
 from specchat.session import Launch, Session
-from specchat.units import GIB, MIB
+from specchat.units import GIB, MIB, format_memory
 from specchat.worker import ram
 from specchat.worker.client import EngineError
 from specchat.worker.protocol import LoadSettings
@@ -117,6 +119,16 @@ def test_a_pair_that_is_not_here_yet_is_priced_by_the_catalogue() -> None:
 
 
 # ---- what would fit
+
+
+def test_a_pair_that_is_not_here_is_held_against_what_loading_would_take(monkeypatch: pytest.MonkeyPatch) -> None:
+    room = Room(6 * GIB, 8 * GIB)
+    monkeypatch.setattr(ram, "available", lambda: room)
+    may = budget(Machine(room.total, room.free))[RAM]
+    assert may < room.free
+    for limit, most in ((None, may), (round(5.9 * GIB), may), (GIB, GIB)):
+        said = opening.before_pulling(Options(memory_limit=limit), "qwen3-8b")
+        assert f"{format_memory(most)} of the {format_memory(room.free)} of free RAM may be used" in said
 
 
 def test_a_limit_holds_for_a_pair_that_is_not_here_too(specchat_home: Path) -> None:

@@ -1,8 +1,8 @@
-"""Which pair would fit, for somebody whose models do not."""
+"""What RAM may be taken now, and which pair would fit, for somebody whose models do not."""
 
 from __future__ import annotations
 
-from specchat.memory.machine import Machine, ram_margin
+from specchat.memory.machine import RAM, Machine, budget
 from specchat.pairs import catalog, choosing
 from specchat.pairs.choosing import Choice, Fit
 from specchat.pairs.library import Library
@@ -10,11 +10,14 @@ from specchat.pairs.pull import free_space
 from specchat.worker import ram
 
 
+def usable(room: ram.Room, limit: int | None) -> int:
+    """How many bytes of RAM loading would take at most: what is free less the margin that stays so, or the limit."""
+    return budget(Machine(room.total, room.free), limit)[RAM]
+
+
 def suggestion(limit: int | None = None) -> str:
     """The largest pair that the RAM left now holds: one that is here, or else one to pull."""
-    room = ram.available()
-    free = max(0, room.free - ram_margin(Machine(room.total, room.free)))
-    free = free if limit is None else min(free, limit)
+    free = usable(ram.available(), limit)
     known, library = catalog.load(), Library.default()
     here = choosing.Machine(free, free, free_space(library.models), gpu=False)
     fit = [choice for choice in choosing.choices(known, library, here) if choice.memory is Fit.FITS]

@@ -118,14 +118,11 @@ def before_pulling(options: Options, name: str | None) -> str:
     pair = known.pair(wanted)
     if library.installed(pair) or pair.memory_gib is None:
         return ""
-    free, limit = ram.available().free, _first(options.memory_limit, settings.load().memory_limit)
-    if limit is None or limit >= free:
-        room = f"{format_memory(free)} of RAM are free"
-    else:
-        room = f"{format_memory(limit)} of the {format_memory(free)} of free RAM may be used"
+    room = ram.available()
+    may = fitting.usable(room, _first(options.memory_limit, settings.load().memory_limit))
     return (
         f"{pair.name} is not here yet: by the catalogue it takes about {pair.memory_gib} GiB with a context of 4,096 "
-        f"tokens, and {room}; once pulled, the plan is exact"
+        f"tokens, and {format_memory(may)} of the {format_memory(room.free)} of free RAM may be used; once pulled, the plan is exact"
     )
 
 
