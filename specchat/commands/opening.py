@@ -122,7 +122,8 @@ def before_pulling(options: Options, name: str | None) -> str:
     may = fitting.usable(room, _first(options.memory_limit, settings.load().memory_limit))
     return (
         f"{pair.name} is not here yet: by the catalogue it takes about {pair.memory_gib} GiB with a context of 4,096 "
-        f"tokens, and {format_memory(may)} of the {format_memory(room.free)} of free RAM may be used; once pulled, the plan is exact"
+        f"tokens, and {format_memory(may)} of the {format_memory(room.free)} of free RAM may be used; once pulled, "
+        "the plan is exact"
     )
 
 
