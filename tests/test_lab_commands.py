@@ -17,6 +17,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 from specchat import cli, probe
+from specchat.commands.verify import NOT_LOSSLESS
 from specchat.engine import decoder, remote, sampling
 from specchat.engine.drafters import ModelDrafter
 from specchat.engine.llama import Context, Model, ModelError
@@ -323,7 +324,7 @@ def test_a_decoder_that_lets_the_draft_through_at_temperature_0_is_found(
 ) -> None:
     monkeypatch.setattr(sampling.Sampler, "accepts", lambda *_: True)
     result = verify(files, "-n", "8")
-    assert result.exit_code == 1
+    assert result.exit_code == NOT_LOSSLESS
     assert "leaves plain's text at token" in result.stderr
     assert "FAIL" in result.stdout
 
@@ -335,8 +336,10 @@ def test_a_residual_that_is_not_one_is_found_at_temperature_1(files: Path, monke
         return p
 
     monkeypatch.setattr(decoder, "residual", from_p)
-    found = json.loads(verify(files, "-n", "96", "--json").stdout)
+    result = verify(files, "-n", "96", "--json")
+    found = json.loads(result.stdout)
     assert found["passed"] is False
+    assert result.exit_code == NOT_LOSSLESS
     assert {failure.partition(",")[0] for failure in found["failures"]} <= {"draft:4", "ngram:7", "auto"}
     assert all(text["differs_at"] is None or text["gap"] < found["bound"] for text in found["texts"])
 

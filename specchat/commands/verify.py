@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
@@ -15,6 +15,8 @@ from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
     from specchat.lab.verify import Verdict
+
+NOT_LOSSLESS: Final = 3  # 1 and 2 are what every command ends with where it could not do its work
 
 
 @click.command("verify")
@@ -34,7 +36,8 @@ def command(name: str | None, max_tokens: int, prompts: Path | None, seed: int, 
 
     Measures how far llama.cpp's own logits depend on how many tokens share a pass; compares greedy texts of every
     drafter and depth with plain decoding's; tests at temperature 1 that tokens are drawn from the target's
-    distribution; checks exact mode and what it costs. Exit status 1 if anything is wrong.
+    distribution; checks exact mode and what it costs. Exit status 3 if something is not lossless, 1 or 2 if it could
+    not be checked.
     """
     from specchat.commands import console, opening
     from specchat.commands.options import Options
@@ -59,7 +62,8 @@ def command(name: str | None, max_tokens: int, prompts: Path | None, seed: int, 
         indent = max(len(name) for name, _ in rows) + 2
         click.echo("\n".join(console.wrapped(console.columns(rows), indent)))
     if verdict.failures:
-        raise SpecchatError(f"not lossless here: {verdict.failures[0]}")
+        click.echo(f"specchat: not lossless here: {verdict.failures[0]}", err=True)
+        click.get_current_context().exit(NOT_LOSSLESS)
 
 
 def document(verdict: Verdict) -> dict[str, Any]:
