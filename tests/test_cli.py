@@ -21,7 +21,7 @@ from specchat.commands.options import Options
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
 from specchat.errors import SpecchatError
-from specchat.pairs import prepare
+from specchat.pairs import catalog, prepare
 from specchat.pairs.catalog import Catalog, Pair
 from specchat.pairs.library import Library, Step
 from specchat.session import Launch
@@ -411,6 +411,24 @@ def test_own_pairs_are_offered_and_a_broken_catalogue_offers_none(tmp_path: Path
     assert completions("specchat du") == ["duo"]
     write(locations.user_catalog_file(), "[broken")
     assert completions("specchat ask --pair du") == []
+
+
+def test_remove_offers_what_there_is_to_remove(tmp_path: Path) -> None:
+    assert completions("specchat remove ") == []
+    own_pair(tmp_path)
+    library, pair = Library.default(), catalog.load().pair("smollm2-360m")
+    begun = library.install_path(pair.target.parts[0])
+    begun.parent.mkdir(parents=True)
+    begun.write_bytes(b"GGUF")
+    assert completions("specchat remove ") == ["smollm2-360m", "duo"]
+    assert completions("specchat remove q") == []
+
+
+def test_doctor_offers_pairs_and_files() -> None:
+    assert completions("specchat doctor dem") == ["demo"]
+    environment = {"_SPECCHAT_COMPLETE": "bash_complete", "COMP_WORDS": "specchat doctor ./m", "COMP_CWORD": "2"}
+    result = CliRunner().invoke(cli.main, [], env=environment, prog_name="specchat")
+    assert result.stdout.splitlines() == ["file,./m"]
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -13,6 +13,7 @@ import click
 
 from specchat import locations, offers, probe, settings
 from specchat.commands import console, diagnosis
+from specchat.commands.options import PairOrFile
 from specchat.errors import SpecchatError
 from specchat.pairs import candidates, catalog
 from specchat.pairs.catalog import Catalog
@@ -21,7 +22,7 @@ from specchat.units import format_bytes
 
 
 @click.command()
-@click.argument("models", nargs=-1, metavar="[PAIR | TARGET [DRAFT]]")
+@click.argument("models", nargs=-1, metavar="[PAIR | TARGET [DRAFT]]", type=PairOrFile())
 def command(models: tuple[str, ...]) -> None:
     """Check this installation, or whether two models may be paired.
 

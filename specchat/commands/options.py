@@ -70,6 +70,8 @@ def is_path(name: str) -> bool:
 
 
 if TYPE_CHECKING:
+    from specchat.pairs.catalog import Catalog, Pair
+
     _ParamType = click.ParamType[str]
 else:  # older clicks have no type parameter here
     _ParamType = click.ParamType
@@ -93,11 +95,28 @@ class PairName(_ParamType):
         from specchat.pairs import catalog
 
         try:
-            pairs = catalog.load().pairs.values()
+            known = catalog.load()
         except SpecchatError:
             return []  # the command itself will say what is wrong with the catalogue
         wanted = incomplete.lower()
-        return [CompletionItem(p.name, help=p.description) for p in pairs if p.name.lower().startswith(wanted)]
+        pairs = [pair for pair in known.pairs.values() if pair.name.lower().startswith(wanted)]
+        return [CompletionItem(pair.name, help=pair.description) for pair in self.offered(known, pairs)]
+
+    def offered(self, known: Catalog, pairs: list[Pair]) -> list[Pair]:
+        """Those of `pairs` that the command can do something with."""
+        del known
+        return pairs
+
+
+class PairToRemove(PairName):
+    """The name of a pair, completed from those that can be removed."""
+
+    def offered(self, known: Catalog, pairs: list[Pair]) -> list[Pair]:
+        """Pairs of the user's own, and those of which there is something to delete."""
+        from specchat.pairs.library import Library
+
+        library = Library.default()
+        return [pair for pair in pairs if pair.own or library.removal(known, pair).delete]
 
 
 class PairOrFile(PairName):

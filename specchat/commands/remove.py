@@ -7,6 +7,7 @@ import sys
 import click
 
 from specchat import locations
+from specchat.commands.options import PairToRemove
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog, own
 from specchat.pairs.library import Library, Removal
@@ -14,7 +15,7 @@ from specchat.units import format_bytes
 
 
 @click.command()
-@click.argument("name")
+@click.argument("name", type=PairToRemove())
 @click.option("-y", "--yes", is_flag=True, help="Do not ask.")
 def command(name: str, yes: bool) -> None:
     """Delete the files of the pair NAME and say what was freed.
