@@ -9,10 +9,16 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-# CSI, OSC (ended by BEL or ST), both also where the text's end cuts them, and those of two characters. Not the
-# one-character forms (\x9b): in text they are mostly a letter of another encoding, and what follows them is text.
-_SEQUENCE: Final = re.compile("\x1b\\[[0-?]*[ -/]*(?:[@-~]|\\Z)|\x1b\\][^\x07\x1b]*(?:\x07|\x1b\\\\)?|\x1b[@-Z\\\\^_]")
-_UNFINISHED: Final = re.compile("\x1b(?:\\[[0-?]*[ -/]*|\\][^\x07\x1b]*\x1b?)?\\Z")
+# CSI, OSC (ended by BEL, ST or another sequence) and a choice of characters, all of them also where the text's end cuts
+# them; then those of two characters. Of an OSC that goes over the end of its line only the beginning is one of those:
+# what follows may be all the text there is. Not the one-character forms (\x9b): in text they are mostly a letter of
+# another encoding, and what follows them is text.
+_STRING: Final = "[^\x00-\x08\n-\x1f]*"
+_SEQUENCE: Final = re.compile(
+    f"\x1b\\[[0-?]*[ -/]*(?:[@-~]|\\Z)|\x1b\\]{_STRING}(?:\x07|\x1b\\\\|(?=\x1b)|\\Z)|\x1b[()](?:[0-2AB]|\\Z)"
+    "|\x1b[78=>@-Z\\\\-_]"
+)
+_UNFINISHED: Final = re.compile(f"\x1b(?:\\[[0-?]*[ -/]*|\\]{_STRING}\x1b?|[()])?\\Z")
 
 
 def without_sequences(text: str) -> str:

@@ -60,7 +60,7 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
     assert clean(text) == text
 
 
-_SIGNS: Final = st.text(st.sampled_from("\x1b\x07\\[];0mA \r\n\x9b"), max_size=40)
+_SIGNS: Final = st.text(st.sampled_from("\x1b\x07\\[]();0mA7 \t\r\n\x9b"), max_size=40)
 
 
 @given(st.lists(_SIGNS, max_size=12))
@@ -84,8 +84,14 @@ def test_a_streamed_reply_never_shows_more_than_the_finished_one(parts: list[str
 
 def test_escape_sequences_go_whole() -> None:
     assert clean("\x1b[1;31mred\x1b[0m \x1b]0;title\x07x\x1b]8;;http://a\x1b\\y") == "red xy"
+    assert clean("\x1b(B\x1b[mbold\x1b7 \x1b=(B) 7\x1b(") == "bold (B) 7"  # as tput and typescripts have them
     assert "[31m" not in clean(HOSTILE)
     assert "[red]x" in clean(HOSTILE)
+
+
+@given(st.text(st.sampled_from("\x1b\x07\\[];0mA "), max_size=20), st.text(string.ascii_letters + " \n", max_size=40))
+def test_a_sequence_without_an_end_takes_no_more_than_its_line(begun: str, text: str) -> None:
+    assert clean(f"{begun}\n{text}").endswith(f"\n{text}")
 
 
 def test_one_line_folds_and_cuts() -> None:

@@ -24,37 +24,40 @@ from textual._xterm_parser import BRACKETED_PASTE_END, BRACKETED_PASTE_START, XT
 from textual.drivers.linux_driver import LinuxDriver
 from textual.message import Message
 
+from specchat.escapes import unfinished, without_sequences
+
 _ESCAPE: Final = "\x1b"
 _LOOK: Final = 0.1  # seconds between two looks at whether to end, and for a lone Esc
 
 
 class Pastes:
-    """Takes the escape characters out of pasted text, wherever the reads that it comes in begin and end."""
+    """Takes the escape sequences out of pasted text, wherever the reads that it comes in begin and end."""
 
     def __init__(self) -> None:
         self._pasting = False
-        self._seen = ""  # outside a paste: the last characters; inside: what may become its end
+        self._seen = ""  # outside a paste: the last characters; inside: a sequence that may go on, its end's too
 
     def disarm(self, data: str) -> str:
-        """`data` without the escape characters in pastes; the beginning of an end is kept back until it is one."""
-        return "".join(self._inside(character) if self._pasting else self._outside(character) for character in data)
+        """`data` without escape characters in pastes; what may become a sequence there is kept back until it is one."""
+        passed = []
+        while data:
+            text, data = self._inside(data) if self._pasting else self._outside(data)
+            passed.append(text)
+        return "".join(passed)
 
-    def _outside(self, character: str) -> str:
-        self._seen = (self._seen + character)[-len(BRACKETED_PASTE_START) :]
-        if self._seen == BRACKETED_PASTE_START:
-            self._pasting, self._seen = True, ""
-        return character
+    def _outside(self, data: str) -> tuple[str, str]:
+        """What can be passed on, and what is to be looked at yet."""
+        keys, begun, text = (self._seen + data).partition(BRACKETED_PASTE_START)
+        self._seen = "" if begun else keys[1 - len(BRACKETED_PASTE_START) :]
+        self._pasting = bool(begun)
+        return data.removesuffix(text), text
 
-    def _inside(self, character: str) -> str:
-        self._seen += character
-        if self._seen == BRACKETED_PASTE_END:
-            self._pasting, self._seen = False, ""
-            return BRACKETED_PASTE_END
-        if BRACKETED_PASTE_END.startswith(self._seen):
-            return ""
-        begun = character if character == _ESCAPE else ""
-        text, self._seen = self._seen.removesuffix(begun), begun
-        return text.replace(_ESCAPE, "")
+    def _inside(self, data: str) -> tuple[str, str]:
+        text, ended, keys = (self._seen + data).partition(BRACKETED_PASTE_END)
+        self._pasting = not ended
+        whole = len(text) if ended else unfinished(text)
+        self._seen = text[whole:]
+        return without_sequences(text[:whole]).replace(_ESCAPE, "") + ended, keys
 
 
 class _Output:
