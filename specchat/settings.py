@@ -152,7 +152,7 @@ class Settings:
         _flag,
         "true",
         "Make replies independent of how many tokens are verified at once, bit for bit where the model's "
-        "quantisation allows; costs some speed.",
+        "quantisation allows; costs some speed. Left out: false.",
     )
     temperature: float | None = _setting(
         None, _number(0, 10), "0.8", "Sampling temperature; 0 takes the likeliest token always."
@@ -171,7 +171,12 @@ class Settings:
         None, _whole(0, 2**32 - 1), "42", "Seed of the random numbers. Left out: a fresh one for each reply."
     )
     system: str = _setting("", _text, '"Answer briefly."', "System prompt of new conversations. Left out: none.")
-    theme: str = _setting("textual-dark", _text, '"nord"', "The screen's colours: the name of a Textual theme.")
+    theme: str = _setting(
+        "textual-dark",
+        _text,
+        '"nord"',
+        "The screen's colours: the name of a Textual theme (Ctrl+P, Theme lists them). Left out: textual-dark.",
+    )
     mouse: bool = _setting(
         True, _flag, "false", "false leaves the mouse to the terminal, for its own selection of text."
     )
