@@ -142,13 +142,14 @@ class Session:
         self.options = replace(self.options, sampling=launch.options.sampling)
         self._idle.seconds = launch.idle_seconds
 
-    def switch(self, launch: Launch) -> Generator[Loading, None, None]:
+    def switch(self, launch: Launch, wanted: bool = False) -> Generator[Loading, None, None]:
         """End the engine and load other models in its place, yielding progress; the history stays.
 
         Where that fails the models that were loaded before are loaded again, and the error is raised then
-        (SpecchatError). Not while a reply is written.
+        (SpecchatError): also where they are only `wanted`, as their loading was ended for these. Not while a reply is
+        written.
         """
-        before, loaded = self.launch, self.info is not None
+        before, loaded = self.launch, wanted or self.info is not None
         self._replace(launch)
         try:
             yield from self.load()

@@ -21,23 +21,33 @@ from specchat.tui.screens import models
 from specchat.tui.screens.models import ModelsScreen
 from specchat.tui.screens.question import Question
 from specchat.tuning import Tuning
-from specchat.worker.client import EngineError
+from specchat.worker.client import EngineClosed, EngineError
 from specchat.worker.protocol import Loading
 from tests.scripted_client import INFO, ScriptedClient, generated, until
 from tests.tui import HOSTILE, chatting
 
 
 class Loader(ScriptedClient):
-    """Remembers what it loaded; what is called "bad" it refuses."""
+    """Remembers what it loaded; what is called "bad" it refuses, what is called "slow" it loads until it is closed."""
 
     targets: list[str]
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.targets = []
+        self.shut = threading.Event()
+
+    def close(self) -> None:
+        super().close()
+        self.shut.set()
 
     def load(self, target: Path, *args: Any, **options: Any) -> Generator[Loading, None, None]:
         self.targets.append(target.name)
+        self.shut.clear()
+        if target.name.startswith("slow"):
+            yield Loading(0.1, "reading")
+            self.shut.wait(10)
+            raise EngineClosed("the engine was closed")
         if target.name.startswith("bad"):
             raise EngineError(f"{target.name} is not a GGUF file")
         yield from super().load(target, *args, **options)
@@ -81,6 +91,55 @@ async def test_a_pair_that_cannot_be_loaded_brings_the_old_one_back() -> None:
         assert len(client.asked) == 2
         await chat.say("/model demo")  # which opens another file here
         await chat.shows("demo writes from here on")
+
+
+@pytest.mark.parametrize("asked", [["slow", "bad"], ["slow", "slow2", "bad"], ["bad", "slow", "bad", "bad2"]])
+async def test_others_that_fail_while_some_are_still_loading_bring_back_those_that_were_there(asked: list[str]) -> None:
+    client = Loader()
+    async with chatting(client, opener=opener) as chat:
+        for name in asked:
+            await chat.say(f"/model {name}", wait=False)
+            await chat.until(lambda name=name: f"{name}.gguf" in client.targets)
+        await chat.shows(f"{asked[-1]}.gguf is not a GGUF file. demo is loaded again.")
+        await chat.until(lambda: chat.idle)
+        assert client.targets[-1] == "target.gguf"
+        assert chat.session.info is not None
+        assert chat.session.launch.name == "demo"
+        await chat.say("hi")
+        assert client.targets[-1] == "target.gguf"
+
+
+@pytest.mark.parametrize("message", [True, False])
+async def test_others_that_fail_instead_of_the_first_ones_have_the_first_ones_loaded(message: bool) -> None:
+    gate = threading.Event()
+    client = Loader(load_gate=gate)
+    async with chatting(client, opener=opener, loaded=False) as chat:
+        if message:
+            gate.set()
+            await chat.until(lambda: chat.idle)
+            await chat.say("/unload")
+            gate.clear()
+            await chat.say("hi", wait=False)
+            await chat.until(lambda: len(client.targets) == 2)
+        await chat.say("/model bad", wait=False)
+        if message:
+            await chat.until(lambda: isinstance(chat.app.screen, Question))
+            await chat.pilot.press("enter")
+        gate.set()
+        await chat.shows("bad.gguf is not a GGUF file. demo is loaded again.")
+        assert client.targets[-2:] == ["bad.gguf", "target.gguf"]
+
+
+async def test_models_that_were_unloaded_stay_so_after_others_failed() -> None:
+    client = Loader()
+    async with chatting(client, opener=opener) as chat:
+        await chat.say("/model slow", wait=False)
+        await chat.until(lambda: "slow.gguf" in client.targets)
+        await chat.say("/unload")
+        await chat.say("/model bad")
+        await chat.shows("bad.gguf is not a GGUF file.")
+        assert client.targets == ["target.gguf", "slow.gguf", "bad.gguf"]
+        assert chat.session.launch.name == "demo"
 
 
 async def test_what_is_not_installed_or_loaded_already_is_said_in_place() -> None:

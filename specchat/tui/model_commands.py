@@ -230,11 +230,12 @@ class ModelCommands:
         )
 
     def _switch(self, wanted: Tuning) -> None:
-        before = self._tuning.opened
+        is_cut_short = self._screen.play.now is not None and self._screen.session.info is None  # a load
 
         async def switch() -> None:
+            before = self._tuning.opened  # only now: a switch that is cut short takes itself back first
             self._tuning = self._tuning.of(wanted.opened)
-            self._screen.switch_models(self._tuning.launch, partial(self._switched, before))
+            self._screen.switch_models(self._tuning.launch, is_cut_short, partial(self._switched, before))
 
         if self._screen.is_loading:
             self._screen.session.close()  # nobody waits for models that are not wanted any more

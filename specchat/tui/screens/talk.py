@@ -66,10 +66,13 @@ class Talk(OtherWindows):
         """Start the engine, and show how far it is."""
         self.play.start(Running(Stream(self.session.load(), "load")))
 
-    def switch_models(self, launch: Launch, then: Callable[[bool], None]) -> None:
-        """Load other models in place of these; `then` is told whether that failed. The conversation stays."""
+    def switch_models(self, launch: Launch, wanted: bool, then: Callable[[bool], None]) -> None:
+        """Load other models in place of these; `then` is told whether that failed. The conversation stays.
+
+        `wanted` is as `Session.switch` has it.
+        """
         self._switched = then
-        self.play.start(Running(Stream(self.session.switch(launch), "load")))
+        self.play.start(Running(Stream(self.session.switch(launch, wanted), "load")))
         self.show_state()
 
     @property
