@@ -385,7 +385,7 @@ async def test_leaving_a_conversation_lets_its_reply_finish_there(file: Path) ->
         await chat.pilot.press("ctrl+n")
         await chat.shows("demo pair")
         await chat.say("new", wait=False)
-        await chat.shows("Next: new")
+        await chat.shows("Next, after the reply in another conversation: new")
         chat.client.script = words("Fresh.")
         gate.set()
         await chat.shows("Fresh.")
@@ -395,6 +395,84 @@ async def test_leaving_a_conversation_lets_its_reply_finish_there(file: Path) ->
     with Store(file) as store:
         texts = [[m.content for m in store.path(c.leaf)] for c in store.conversations()]
         assert texts == [["new", "Fresh."], ["old", "begun and done"]]
+
+
+@pytest.mark.parametrize("key", ["escape", "ctrl+c"])
+@pytest.mark.parametrize("where", ["new", "other"])
+async def test_only_the_reply_that_is_shown_is_stopped(file: Path, where: str, key: str) -> None:
+    gate = threading.Event()
+    with Store(file) as store:
+        store.finish(store.begin_reply(store.send(store.create().id, "another", after=None).message.id).id)
+    async with chatting(ScriptedClient(until(gate, "begun ", "and done")), store=Store(file)) as chat:
+        await chat.say("old", wait=False)
+        await chat.shows("begun", "Esc Stop")
+        old = chat.screen.journal.conversation
+        assert old is not None
+        if where == "new":
+            await chat.pilot.press("ctrl+n")
+        else:
+            await chat.screen.open_conversation(chat.screen.journal.store.conversations()[-1])
+        await chat.until(lambda: "writing in another conversation" in chat.status)
+        assert "Esc Stop" not in chat.text
+        await chat.pilot.press(key)
+        await chat.pilot.pause()
+        assert not chat.client.cancelled.is_set()
+        if key == "escape":
+            assert "A reply is being written in another conversation; Ctrl+R leads there" in chat.note
+        for command, said in (("/unload", "other conversation first"), ("/answer", "No reply is being written.")):
+            await chat.say(command, wait=False)
+            await chat.until(lambda said=said: said in chat.note)
+            chat.box.replace_all("")
+        await chat.say("new", wait=False)
+        await chat.shows("Next, after the reply in another conversation: new")
+        await chat.screen.open_conversation(old)
+        await chat.shows("begun", "Esc Stop")
+        await chat.pilot.press(key)
+        await chat.until(lambda: chat.idle)
+        await chat.shows("stopped")
+        assert len(chat.client.asked) == 1
+
+
+async def test_a_new_version_waits_for_the_reply_of_another_conversation(file: Path) -> None:
+    gate = threading.Event()
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("first")
+        first = chat.screen.journal.conversation
+        assert first is not None
+        await chat.pilot.press("ctrl+n")
+        chat.client.script = until(gate, "begun ", "and done")
+        await chat.say("second", wait=False)
+        await chat.shows("begun")
+        await chat.screen.open_conversation(first)
+        chat.screen.edit(chat.screen.transcript.turns[0])
+        chat.box.replace_all("")
+        await chat.say("first anew", wait=False)
+        await chat.until(lambda: "once the reply in another conversation has ended" in chat.note)
+        assert not chat.client.cancelled.is_set()
+        chat.client.script = words("Anew.")
+        gate.set()
+        await chat.shows("first anew", "Anew.")
+        with Store(file) as store:
+            texts = {store.path(c.leaf)[-1].content for c in store.conversations()}
+            assert texts == {"begun and done", "Anew."}
+
+
+async def test_a_reply_that_fails_where_it_was_left_says_so(file: Path) -> None:
+    gate = threading.Event()
+
+    def fail(client: ScriptedClient, _: Sequence[Message]) -> Iterator[Event]:
+        yield generated("begun ", client.figures(1))
+        gate.wait(10)
+        raise EngineError("the context is broken")
+
+    async with chatting(ScriptedClient(fail), store=Store(file)) as chat:
+        await chat.say("old", wait=False)
+        await chat.shows("begun")
+        await chat.pilot.press("ctrl+n")
+        await chat.say("new", wait=False)
+        gate.set()
+        await chat.shows("The reply in another conversation failed. The context is broken.")
+        await chat.until(lambda: chat.box.text == "new")
 
 
 @pytest.mark.parametrize("where", ["new", "other"])

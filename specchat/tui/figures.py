@@ -167,6 +167,11 @@ def summary(figures: Figures, finish: str, drafters: tuple[str, ...], versions: 
     return parts
 
 
+def elsewhere() -> Segment:
+    """What the engine does while the reply is one of another conversation."""
+    return Segment(Content.styled("writing in another conversation", _DIM), rank=1)
+
+
 def unloaded() -> list[Segment]:
     """Where no models are loaded and nothing is going on."""
     return [

@@ -230,16 +230,18 @@ class ModelCommands:
         )
 
     def _switch(self, wanted: Tuning) -> None:
-        is_cut_short = self._screen.play.now is not None and self._screen.session.info is None  # a load
+        screen = self._screen
+        # A load is cut short: one that is over may not have been noticed yet, and is closed all the same.
+        is_cut_short = screen.is_loading or (screen.is_replying and screen.session.info is None)
 
         async def switch() -> None:
             before = self._tuning.opened  # only now: a switch that is cut short takes itself back first
             self._tuning = self._tuning.of(wanted.opened)
-            self._screen.switch_models(self._tuning.launch, is_cut_short, partial(self._switched, before))
+            screen.switch_models(self._tuning.launch, is_cut_short, partial(self._switched, before))
 
-        if self._screen.is_loading:
-            self._screen.session.close()  # nobody waits for models that are not wanted any more
-        self._screen.when_idle(switch)
+        if screen.is_loading:
+            screen.session.close()  # nobody waits for models that are not wanted any more
+        screen.when_idle(switch)
 
     def _switched(self, before: Launch, failed: bool) -> None:
         """The other models are there, or not."""
@@ -264,7 +266,7 @@ class ModelCommands:
 
     def run_answer(self, _: str) -> str:
         running, info = self._screen.play.now, self._screen.session.info
-        if running is None or not running.is_reply:
+        if running is None or not running.is_reply or self._screen.is_elsewhere:
             raise CommandError("No reply is being written.")
         reply = running.reply
         if reply.answer:
@@ -292,7 +294,8 @@ class ModelCommands:
 
     def run_unload(self, _: str) -> str:
         if self._screen.is_replying:
-            raise CommandError("Stop the reply first.")
+            self._screen.say_busy()
+            return ""
         if self._screen.session.info is None and not self._screen.is_loading:
             raise CommandError("The models are not loaded.")
         self._screen.session.close()

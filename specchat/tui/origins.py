@@ -35,6 +35,11 @@ def coloured(pieces: Iterable[Piece]) -> Content:
     return Content.assemble(*((cleaner.add(p.text), STYLES[p.origin]) for p in pieces if not p.reasoning))
 
 
+def unknown(text: str) -> Content:
+    """Text whose tokens' origins are not known any more."""
+    return Content.styled(text, "$foreground 60%")
+
+
 def legend() -> Content:
     """The colours with their names."""
     return Content.assemble(

@@ -135,30 +135,41 @@ class ChatScreen(Races, Pulls):
     def show_state(self) -> None:
         """Bring the status line, the box's border, the hints and the panel up to date."""
         info, running, wish = self.session.info, self.play.now, self.session.speculation
-        live = running is not None and running.is_reply
+        live = self._is_replying_here
         segments = words.status(wish, self.figures, live, info.n_ctx if info else 0)
         progress = running.reply.progress if running and not running.is_reply else None
         if progress is not None:
             segments = [segments[0], *words.progress(progress)]
         elif info is None and running is None:
             segments = [segments[0], *words.unloaded()]
+        elif self.is_elsewhere:
+            segments = [segments[0], words.elsewhere()]
         dock = self.dock
         dock.status.show(segments)
         reason = words.why_not_as_asked(wish, self.figures, words.no_draft(wish, info))
         dock.explain(reason)
-        dock.hints.show_actions(self._hints(live), self.keymap)
+        dock.hints.show_actions(self._hints(), self.keymap)
         self.query_one(Panel).show(wish, self.figures, info, reason)
 
-    def _hints(self, live: bool) -> dict[str, str]:
+    @property
+    def _is_replying_here(self) -> bool:
+        return self.is_replying and not self.is_elsewhere
+
+    @property
+    def _can_stop(self) -> bool:
+        """Whether there is a reply to stop: the one that is shown, or any where the engine does not hear of it."""
+        return self._is_replying_here or self.stopping.is_deaf
+
+    def _hints(self) -> dict[str, str]:
         """The actions that make sense now, with their labels where they differ."""
         labels = {"help": ""}
         stop = "End the engine" if self.stopping.is_deaf else "Stop"
         if self.transcript.has_focus:
             labels |= {action.name: "" for action in ACTIONS if action.place is Place.CONVERSATION}
-            return labels | {"escape": stop if live else "To the box"}
+            return labels | {"escape": stop if self._can_stop else "To the box"}
         off = self.session.speculation.mode is Mode.OFF
         labels["toggle_speculation"] = "Speculation on" if off else "Speculation off"
-        if live or self.editing is not None:
+        if self._can_stop or self.editing is not None:
             labels["escape"] = "Leave" if self.editing is not None else stop
         if not self.transcript.at_end:
             labels["end"] = ""
@@ -263,11 +274,16 @@ class ChatScreen(Races, Pulls):
         elif self.editing is not None:
             self.dock.empty()
             self.leave_editing()
-        elif self.play.now is not None and self.play.now.is_reply:
+        elif self._can_stop:
             self.stop_reply()
         else:
             self.dock.hush()
             self.dock.box.focus()
+            if self.is_elsewhere:
+                back, stop = self.key("conversations"), self.key("escape")
+                self.note(
+                    f"A reply is being written in another conversation; {back} leads there, where {stop} stops it."
+                )
             if self.is_loading:
                 self.note("The models are being loaded; /unload ends that.")
 
@@ -284,7 +300,7 @@ class ChatScreen(Races, Pulls):
             self.note(copy(self.app, selected))
         elif box.text:
             self.dock.empty()
-        elif self.play.now is not None and self.play.now.is_reply:
+        elif self._can_stop:
             self.stop_reply()
         elif time.monotonic() - self._quit_armed < _QUIT_WINDOW:
             self.leave()

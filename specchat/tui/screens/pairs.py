@@ -86,15 +86,16 @@ def _lines(choices: tuple[Choice, ...], proposed: Choice | None) -> list[Content
     rows = [choosing.figures(choice) for choice in choices]
     widths = [max(map(len, column), default=0) for column in zip(*rows, strict=True)]
     lines = []
-    for choice, (name, *cells) in zip(choices, rows, strict=True):
-        padded = "  ".join(cell.rjust(width) for cell, width in zip(cells[:-1], widths[1:-1], strict=True))
+    for choice, (name, *cells, made_for, fit) in zip(choices, rows, strict=True):
+        padded = "  ".join(cell.rjust(width) for cell, width in zip(cells, widths[1:-2], strict=True))
+        suits = f" · made for {made_for}" if made_for else ""
         licence = f" ({choice.pair.licence})" if choice.pair.licence_notice else ""
         lines.append(
             Content.assemble(
                 ("● " if choice is proposed else "  ", "$text-primary"),
                 (name.ljust(widths[0]), "bold" if choice is proposed else "$foreground"),
-                (f"  {padded}  {cells[-1]}\n", "$foreground"),
-                (f"  {clean(choice.pair.description + licence)}", _DIM),
+                (f"  {padded}  {fit}\n", "$foreground"),
+                (f"  {clean(choice.pair.description + licence + suits)}", _DIM),
             )
         )
     return lines

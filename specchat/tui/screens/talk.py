@@ -90,7 +90,7 @@ class Talk(OtherWindows):
             self.journal.grow(running.reply)
             if running.turn.is_attached:
                 await running.turn.update_from(running.reply)
-        if running.reply.figures.passes:
+        if running.reply.figures.passes and not self.is_elsewhere:
             self.figures = running.reply.steady
             self.query_one(Panel).speeds.add(self.figures)
         self.show_state()
@@ -154,6 +154,9 @@ class Talk(OtherWindows):
         message = self.journal.end(reply)
         if not turn.is_attached:  # the conversation was left meanwhile
             self.session.messages = self.journal.said
+            if error is not None:
+                sentence = as_sentence(error)
+                await self.transcript.add_notice(f"The reply in another conversation failed. {sentence}", "failure")
             if message is not None and message.conversation == self.journal.shown_id:
                 with self.telling():
                     await self.show_branch(self.journal.leaf)
@@ -256,7 +259,7 @@ class Talk(OtherWindows):
 
     async def _send_now(self, text: str, attached: tuple[Attachment, ...] | None = None) -> None:
         if self.play.now is not None:
-            self.dock.queue(text)
+            self.dock.queue(text, ", after the reply in another conversation" if self.is_elsewhere else "")
             return
         if attached is None:
             attached = attach.find(text)

@@ -71,6 +71,17 @@ class TurnActions(Told, Screen[None]):
         """Whether a reply is being written or a model loaded, or is about to be."""
         return self.play.now is not None or self.turn.locked()
 
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the reply that is being written is one of a conversation that was left, where it goes on."""
+        running = self.play.now
+        return running is not None and running.turn is not None and not running.turn.is_attached
+
+    def say_busy(self) -> None:
+        """A reply stands in the way."""
+        where = "in the other conversation " if self.is_elsewhere else ""
+        self.note(f"Stop the reply {where}first.", "warning")
+
     def note(self, sentence: str, severity: str = "information") -> None:
         """Say something in place, above the box."""
         self.dock.note(sentence, severity)
@@ -107,18 +118,18 @@ class TurnActions(Told, Screen[None]):
         self.play.start(running)
         self.show_state()
 
-    def when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
-        """Do it now, or stop the reply and do it then."""
-        self.call_later(self._when_idle, then)
+    def when_idle(self, then: Callable[[], Awaitable[None]], stop: bool = True) -> None:
+        """Do it now, or once the reply has ended, which is stopped unless not to `stop` it."""
+        self.call_later(self._when_idle, then, stop)
 
-    async def _when_idle(self, then: Callable[[], Awaitable[None]]) -> None:
+    async def _when_idle(self, then: Callable[[], Awaitable[None]], stop: bool) -> None:
         async with self.turn:
             running = self.play.now
             if running is None:
                 await then()
                 return
         self.then = then
-        if running.is_reply:
+        if running.is_reply and stop:
             self.stopping.ask()
 
     def _say_deaf(self) -> None:
@@ -211,7 +222,9 @@ class TurnActions(Told, Screen[None]):
     def resend(self, question: UserTurn, text: str, attached: tuple[Attachment, ...]) -> None:
         """Send a new version of a question; the old one and what followed stay on their branch."""
         self.leave_editing()
-        self.when_idle(partial(self._resend, question, compose(attached, text), text))
+        if self.is_elsewhere:
+            self.note("The new version is sent once the reply in another conversation has ended.")
+        self.when_idle(partial(self._resend, question, compose(attached, text), text), stop=not self.is_elsewhere)
 
     async def _resend(self, question: UserTurn, whole: str, typed: str) -> None:
         if question.shown.id is None or not question.is_attached:
@@ -257,7 +270,7 @@ class TurnActions(Told, Screen[None]):
         """Have the last reply written on, if it was cut short."""
         last = self.transcript.turns[-1] if self.transcript.turns else None
         if self.busy:
-            self.note("The reply is still being written.", "warning")
+            self.say_busy()
         elif turn is not last or not isinstance(turn, ReplyTurn) or turn.shown.finish not in _UNFINISHED:
             self.note("Only a last reply that was stopped can be written on.", "warning")
         elif not self._has_begun(turn):
@@ -281,7 +294,7 @@ class TurnActions(Told, Screen[None]):
             self.note(f"There is one version of this only: {edit} edits a message, {again} has a reply written again.")
             return
         if self.busy:
-            self.note("Stop the reply first.", "warning")
+            self.say_busy()
             return
         versions = self.journal.store.branches(id)
         at = turn.shown.branch - 1 + by

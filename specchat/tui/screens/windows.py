@@ -55,7 +55,7 @@ class OtherWindows(TurnActions):
         if added is None:
             self.note("No other window has added anything here.")
         elif self.busy:
-            self.note("Stop the reply first.", "warning")
+            self.say_busy()
         else:
             await self.show_branch(self.journal.store.switch(added).leaf)
             self.journal.elsewhere = None

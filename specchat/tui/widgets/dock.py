@@ -133,11 +133,11 @@ class Dock(Told, Vertical):
         self._refused = self.text
         self.note(sentence, "error")
 
-    def queue(self, text: str) -> None:
-        """Keep `text` to be sent next, and show it."""
+    def queue(self, text: str, after: str = "") -> None:
+        """Keep `text` to be sent next, and show it; `after` says for what it waits, where that is not to be seen."""
         self.queued = text
         if text:
-            self._queued.say(f"Next: {one_line(text)}")
+            self._queued.say(f"Next{after}: {one_line(text)}")
         else:
             self._queued.hush()
 

@@ -134,7 +134,8 @@ class ReplyTurn(Turn):
         self._waiting: Final = StatusLine(classes="waiting")
         self._origins: Final = Static(classes="origins")
         self._summary: Final = StatusLine(classes="summary")
-        self._written = 0  # characters of the reply that the Markdown has
+        self._written = 0  # characters that the Markdown has had as a stream
+        self._earlier = Content()  # by origin: what it said before it was written on
 
     def compose(self) -> ComposeResult:
         yield self._waiting
@@ -153,9 +154,12 @@ class ReplyTurn(Turn):
     def reopen(self) -> None:
         """More is about to be written to it; what ended it is past."""
         self.query(".failure").remove()
+        known = self._by_origins() if self.reply is not None else origins.unknown(self.shown.text)
+        self._earlier, self.reply = known, None
         self._finished = False
         self._written = 0
         self._summary.display = False
+        self._show_body()
 
     async def update_from(self, reply: Reply) -> None:
         """Show what `reply` has come to; awaits the Markdown so that updates cannot pile up."""
@@ -168,12 +172,22 @@ class ReplyTurn(Turn):
             self._waiting.show(())
         if reply.thoughts:
             self._thoughts.show(self.shown.thoughts + reply.thoughts, over=begun)
-        fresh = reply.text[self._written :]
-        if fresh:
-            self._written = len(reply.text)
-            await self._body.append(fresh)
+        await self._stream(self.shown.text + reply.text)
         if self._by_origin:
-            self._origins.update(origins.coloured(reply.pieces))
+            self._origins.update(self._by_origins())
+
+    async def _stream(self, text: str) -> None:
+        """Have the Markdown grow to `text`."""
+        fresh, begun = text[self._written :], self._written > 0
+        if not fresh:
+            return
+        self._written = len(text)
+        with self.app.batch_update():
+            if not begun:
+                # After an `update` Textual takes the last line alone for the last block, and puts what an `append`
+                # adds to it in that block's place: of a reply that is written on, all before is streamed once more.
+                await self._body.update("")
+            await self._body.append(fresh)
 
     async def finish(self, reply: Reply) -> None:
         """Show the reply's final form. Streamed Markdown can differ from the whole parsed at once: parse the whole."""
@@ -204,12 +218,15 @@ class ReplyTurn(Turn):
         self._show_body()
 
     def _show_body(self) -> None:
-        known = self.reply.pieces if self.reply is not None else []
-        by_origin = self._by_origin and (bool(known) or not self._finished)
+        known = self.reply is not None and bool(self.reply.pieces)
+        by_origin = self._by_origin and (known or not self._finished)
         self._origins.display = by_origin
         self._body.display = not by_origin and bool(self.shown.text or not self._finished)
         if by_origin:
-            self._origins.update(origins.coloured(known))
+            self._origins.update(self._by_origins())
+
+    def _by_origins(self) -> Content:
+        return self._earlier + origins.coloured(self.reply.pieces if self.reply is not None else ())
 
     def toggle(self) -> None:
         """Open or close the thoughts."""
