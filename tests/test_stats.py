@@ -7,7 +7,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specchat.engine.rounds import Origin, Round
-from specchat.engine.stats import FEWEST_COMPARED, RECENT_SECONDS, Figures, Prompt, Stats, expected_tokens_per_pass
+from specchat.engine.stats import (
+    FEWEST_COMPARED,
+    LEAST_TESTED,
+    RECENT_SECONDS,
+    Figures,
+    Prompt,
+    Stats,
+    expected_tokens_per_pass,
+)
 
 PROMPT = Prompt(tokens=100, reused=40, seconds=0.5, context_size=4096)
 
@@ -65,7 +73,7 @@ def test_the_figures_equal_those_recomputed_from_the_rounds(events: list[Round])
     proposed = any(e.proposed for e in events)
     assert figures.speed_up is None or figures.speed_up == pytest.approx(now * 0.125)
     assert figures.speed_up is None or proposed
-    enough = bool(proposed) and tokens >= FEWEST_COMPARED
+    enough = bool(proposed) and tokens >= FEWEST_COMPARED and tested >= LEAST_TESTED * len(events)
     assert figures.speed_up is None or enough
     assert figures.average_speed_up == (pytest.approx(tokens / seconds * 0.125) if enough else None)
     if tested and accepted < tested:
@@ -103,6 +111,17 @@ def test_every_live_figure_is_over_the_same_window() -> None:
 def test_without_a_plain_figure_there_is_no_speed_up() -> None:
     figures = figures_of([a_round(2, 1, 0.1)])
     assert (figures.speed_up, figures.average_speed_up) == (None, None)
+
+
+@pytest.mark.parametrize(("drafted", "says"), [(0, False), (1, False), (5, False), (10, True), (100, True)])
+@pytest.mark.parametrize("accepted", [0, 1])
+def test_an_almost_wholly_plain_reply_says_nothing_of_a_speed_up(drafted: int, accepted: int, says: bool) -> None:
+    # Spread evenly, so that the last two seconds (20 rounds) are as the whole.
+    drafts = [(n + 1) * drafted // 100 - n * drafted // 100 for n in range(100)]
+    figures = figures_of([a_round(depth, accepted * depth, 0.1) for depth in drafts], plain_seconds=0.136)
+    assert (figures.average_speed_up is not None) is says
+    assert (figures.speed_up is not None) is says
+    assert figures.is_compared is (drafted > 0)  # the reader sees a dash, not nothing
 
 
 def test_no_more_of_the_context_is_used_than_there_is() -> None:

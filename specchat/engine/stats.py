@@ -17,6 +17,10 @@ from specchat.engine.rounds import Round
 # acceptance (0.7 of 4) their spread is 0.56 of the mean, of which 20 tokens, about 7 passes, leave 0.2. A reply of 4
 # tokens from one lucky pass is "3.9 times plain".
 FEWEST_COMPARED: Final = 20
+# Proposals tested a pass, below which the speed says nothing of speculation: at most this share more tokens come of
+# them, while plain's own speed swings by more between one moment and another. An almost wholly plain reply, 1.00 tokens
+# a pass, was "1.36 times plain".
+LEAST_TESTED: Final = 0.1
 RECENT_SECONDS: Final = 2.0  # what "now" means: long enough to be readable, short enough to feel a switch
 
 
@@ -52,7 +56,7 @@ class Figures:
     expected_per_pass: float | None = None  # theory at this acceptance, over the depths that were proposed
     ceiling: float | None = None  # 1 / (1 - a); None also at a = 1
     plain_tokens_per_second: float | None = None  # measured in this run near this context length
-    # Now over plain; None while nothing is proposed (plain over itself is only noise) or there are too few tokens.
+    # Now over plain; None while (almost) nothing is proposed, as plain over itself is only noise, or of too few tokens.
     speed_up: float | None = None
     time_to_first_token: float | None = None  # from the request, prompt reading included
     prompt_tokens: int = 0
@@ -63,9 +67,10 @@ class Figures:
 
     @property
     def average_speed_up(self) -> float | None:
-        """The whole reply's speed over plain's; None of a reply that was plain itself, or too short to say."""
+        """The whole reply's speed over plain's; None of one that was (almost) all plain, or too short to say."""
         plain, average = self.plain_tokens_per_second, self.tokens_per_second
-        return average / plain if plain and average and self.is_compared and self.tokens >= FEWEST_COMPARED else None
+        says = self.is_compared and self.tokens >= FEWEST_COMPARED and self.tested >= LEAST_TESTED * self.passes
+        return average / plain if plain and average and says else None
 
     @property
     def is_compared(self) -> bool:
@@ -156,9 +161,10 @@ class Stats:
         )
 
     def _speed_up(self, now: float | None, plain_seconds: float | None) -> float | None:
-        if now is None or plain_seconds is None or not self._recent_tested or self._tokens < FEWEST_COMPARED:
+        if now is None or plain_seconds is None or self._tokens < FEWEST_COMPARED:
             return None
-        return now * plain_seconds
+        says = self._recent_tested >= LEAST_TESTED * len(self._recent)
+        return now * plain_seconds if says else None
 
     def _expected(self, acceptance: float | None) -> float | None:
         """Theory, averaged over the depths of this reply's rounds: depth 0 is plain's one token a pass."""
