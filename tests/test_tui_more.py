@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -179,6 +179,35 @@ async def test_ctrl_g_opens_the_message_in_an_editor(tmp_path: Path, monkeypatch
         await chat.pilot.press("ctrl+g")
         assert "cannot be run" in chat.note
         assert chat.box.text == "SHOUT!"
+
+
+async def test_what_comes_of_the_editor_is_gone_on_with_in_the_box(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = tmp_path / "editor.py"
+    script.write_text("import sys; open(sys.argv[1], 'w').write('from the edito')")
+    monkeypatch.setenv("VISUAL", f"{sys.executable} {script}")
+    async with chatting() as chat:
+        monkeypatch.setattr(chat.app, "suspend", nullcontext)
+        await chat.say("hi")
+        chat.screen.set_focus(chat.screen.transcript)
+        await chat.pilot.press("ctrl+g", "r")
+        await chat.until(lambda: chat.box.text == "from the editor")
+        assert chat.idle
+        assert len(chat.client.asked) == 1
+
+
+@pytest.mark.parametrize("before", ["", "tell me of a "])
+async def test_a_slash_in_the_conversation_goes_to_the_box_with_what_follows(before: str) -> None:
+    async with chatting() as chat:
+        await chat.say("hi")
+        await chat.type(before)
+        chat.screen.set_focus(chat.screen.transcript)
+        await chat.pilot.press("slash", "r", "e")
+        await chat.until(lambda: chat.box.text == f"{before}/re")
+        assert chat.box.has_focus
+        assert chat.box.completing is not bool(before)
+        assert len(chat.client.asked) == 1
 
 
 def test_an_editor_that_fails_leaves_the_message(monkeypatch: pytest.MonkeyPatch) -> None:

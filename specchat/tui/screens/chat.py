@@ -198,6 +198,11 @@ class ChatScreen(Races, Pulls):
         if not self.dock.take_completion():
             self.set_focus(self.transcript)
 
+    def action_command(self) -> None:
+        """A slash in the conversation begins a command in the box, as one typed there does."""
+        self.set_focus(self.dock.box)  # at once: what is typed next is the command's name
+        self.dock.box.insert("/")
+
     @on(Markdown.LinkClicked)
     def _open_link(self, event: Markdown.LinkClicked) -> None:
         if event.href.startswith(("https://", "http://", "mailto:")):

@@ -211,6 +211,9 @@ class Transcript(VerticalScroll):
         self.select(None)
         self.follow()
 
+    async def action_command(self) -> None:
+        await self.run_action("screen.command")
+
     # ---- one turn
 
     @property
