@@ -351,6 +351,25 @@ async def test_the_demo_says_what_it_is_and_offers_two_prompts_at_a_key_each() -
         assert len(chat.client.asked) == 1
 
 
+@pytest.mark.parametrize("change", ["f2", "/speculation auto"])
+async def test_what_was_said_of_an_examples_speculation_is_gone_once_that_is_another(change: str) -> None:
+    async with chatting() as chat:
+        await chat.shows("F9")
+        await chat.pilot.press("f9")
+        await chat.until(lambda: "Speculation is set to plain for this example" in chat.note)
+        await chat.until(lambda: chat.client.asked and chat.idle)
+        if change == "f2":
+            await chat.pilot.press("f2")
+        else:
+            await chat.say(change)
+        await chat.until(lambda: "for this example" not in chat.note)
+        await chat.pilot.press("f4")
+        await chat.until(lambda: "proposed and accepted" in chat.note)
+        await chat.pilot.press("f2")
+        await chat.pilot.pause()
+        assert "proposed and accepted" in chat.note  # that is still as it was said
+
+
 async def test_another_pair_introduces_itself() -> None:
     async with chatting(is_demo=False, name="qwen3-8b") as chat:
         await chat.shows("qwen3-8b", "SmolLM2 135M Instruct writes", "proposes")

@@ -192,6 +192,34 @@ async def test_a_reply_is_written_again_and_both_stay(file: Path) -> None:
 
 
 async def test_an_earlier_message_is_edited_and_sent_again(file: Path) -> None:
+async def test_what_was_said_of_versions_is_gone_once_there_is_another(file: Path) -> None:
+    async with chatting(ScriptedClient(numbered), store=Store(file)) as chat:
+        await chat.say("hi")
+        await focus(chat)
+        await chat.pilot.press("h")
+        await chat.until(lambda: "There is one version of this only" in chat.note)
+        await chat.pilot.press("r")
+        await chat.shows("Reply 2 to hi.", "version 2 of 2")
+        await chat.until(lambda: chat.idle)
+        assert chat.note == ""
+
+
+async def test_the_key_to_a_message_with_versions_is_named_at_its_reply(file: Path) -> None:
+    async with chatting(ScriptedClient(numbered), store=Store(file)) as chat:
+        await chat.say("hi")
+        await focus(chat)
+        await chat.pilot.press("e")
+        await chat.type(" there")
+        await chat.pilot.press("enter")
+        await chat.shows("Reply 2 to hi there.", "version 2 of 2")
+        await chat.until(lambda: chat.idle)
+        await focus(chat)
+        await chat.pilot.press("h")
+        await chat.until(lambda: "one of 2 versions of a message: p selects" in chat.note)
+        await chat.pilot.press("p", "h")
+        await chat.shows("Reply 1 to hi.", "version 1 of 2")
+
+
     async with chatting(ScriptedClient(numbered), store=Store(file)) as chat:
         await chat.say("first")
         await chat.say("second")

@@ -217,6 +217,7 @@ class ChatScreen(Races, Pulls):
         if speculation.mode is not Mode.OFF:
             self.last_on = speculation
         self.session.set_speculation(speculation)
+        self.dock.hush("speculation")
         self.figures = replace(self.figures, drafter=_DRAFTER[speculation.mode], reason="")
         self.show_state()
 
@@ -226,7 +227,8 @@ class ChatScreen(Races, Pulls):
         idle_auto = now.mode is Mode.AUTO and self.figures.passes > 0 and self.figures.drafter == "plain"
         self.ask_speculation(self.last_on if off else replace(now, mode=Mode.OFF))
         if idle_auto:
-            self.note("It was plain already: drafting does not pay here. /speculation draft forces it.")
+            said = "It was plain already: drafting does not pay here. /speculation draft forces it."
+            self.dock.note(said, about="speculation")
 
     def action_help(self) -> None:
         self.app.push_screen(HelpScreen(self.keymap))
@@ -343,7 +345,8 @@ class ChatScreen(Races, Pulls):
             return
         self.ask_speculation(replace(self.session.speculation, mode=example.mode))
         wish = words.wish(self.session.speculation)
-        self.note(f"Speculation is set to {wish} for this example; /speculation auto undoes that.")
+        said = f"Speculation is set to {wish} for this example; /speculation auto undoes that."
+        self.dock.note(said, about="speculation")
         await self._send(example.prompt)
 
     async def action_run_hint(self, name: str) -> None:

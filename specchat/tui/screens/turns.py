@@ -115,6 +115,7 @@ class TurnActions(Told, Screen[None]):
 
     def _play(self, running: Running) -> None:
         self.figures = Figures(context_used=self.figures.context_used, context_size=self.figures.context_size)
+        self.dock.hush("versions")
         self.play.start(running)
         self.show_state()
 
@@ -287,11 +288,21 @@ class TurnActions(Told, Screen[None]):
         last = self.session.messages[-1:]
         return bool(turn.shown.text or turn.shown.thoughts) and any(message.role == "assistant" for message in last)
 
+    def _say_one_version(self, turn: Turn) -> None:
+        question, previous = self._question_of(turn), self.key("previous_turn")
+        edit, again = self.key("edit"), self.key("regenerate")
+        if question is not None and question is not turn and question.shown.branches > 1:
+            self.transcript.select(turn)  # unmarked, it would be what the key selects
+            count = question.shown.branches
+            said = f"This is the reply to one of {count} versions of a message: {previous} selects that."
+        else:
+            said = f"There is one version of this only: {edit} edits a message, {again} has a reply written again."
+        self.dock.note(said, about="versions")
+
     async def _show_version(self, turn: Turn, by: int) -> None:
         id = self.saved(turn)
         if id is None or turn.shown.branches < 2:
-            edit, again = self.key("edit"), self.key("regenerate")
-            self.note(f"There is one version of this only: {edit} edits a message, {again} has a reply written again.")
+            self._say_one_version(turn)
             return
         if self.busy:
             self.say_busy()

@@ -56,7 +56,7 @@ class Dock(Told, Vertical):
         self.recall = Recall()
         self.queued = ""
         self._pairs: tuple[Pair, ...] | None = None
-        self._reason = self._refused = ""
+        self._reason = self._refused = self._about = ""
         self._aside: str | None = None  # what the box held before an earlier message was opened in it
 
     def compose(self) -> ComposeResult:
@@ -70,17 +70,20 @@ class Dock(Told, Vertical):
 
     # ---- what is said
 
-    def note(self, sentence: str, severity: str = "information") -> None:
-        """Say something in place, above the box."""
+    def note(self, sentence: str, severity: str = "information", about: str = "") -> None:
+        """Say something in place, above the box; `about` names what it holds for, until `hush` is told that."""
+        self._about = about
         self._note.say(sentence, severity)
 
     def legend(self) -> None:
         """Say what the colours of origins mean."""
         self._note.explain(origins.legend())
+        self._about = ""
 
-    def hush(self) -> None:
-        """Say nothing more."""
-        self._note.hush()
+    def hush(self, about: str = "") -> None:
+        """Say nothing more, or no more what was said `about` something that is no longer as it was."""
+        if about in ("", self._about):
+            self._note.hush()
 
     def explain(self, reason: str) -> None:
         """Say on the box's lower edge why the mode is what it is; "" for nothing."""
