@@ -270,6 +270,7 @@ class ChatScreen(Races, Pulls):
             self.note(as_sentence(error), "error")
         else:
             self.dock.box.replace_all(text)
+            self.dock.box.focus()
         self.app.refresh()
 
     async def action_escape(self) -> None:
