@@ -191,7 +191,6 @@ async def test_a_reply_is_written_again_and_both_stay(file: Path) -> None:
         await chat.shows("Reply 2 to hi.")
 
 
-async def test_an_earlier_message_is_edited_and_sent_again(file: Path) -> None:
 async def test_what_was_said_of_versions_is_gone_once_there_is_another(file: Path) -> None:
     async with chatting(ScriptedClient(numbered), store=Store(file)) as chat:
         await chat.say("hi")
@@ -220,6 +219,7 @@ async def test_the_key_to_a_message_with_versions_is_named_at_its_reply(file: Pa
         await chat.shows("Reply 1 to hi.", "version 1 of 2")
 
 
+async def test_an_earlier_message_is_edited_and_sent_again(file: Path) -> None:
     async with chatting(ScriptedClient(numbered), store=Store(file)) as chat:
         await chat.say("first")
         await chat.say("second")

@@ -77,8 +77,8 @@ class Dock(Told, Vertical):
 
     def legend(self) -> None:
         """Say what the colours of origins mean."""
-        self._note.explain(origins.legend())
         self._about = ""
+        self._note.explain(origins.legend())
 
     def hush(self, about: str = "") -> None:
         """Say nothing more, or no more what was said `about` something that is no longer as it was."""
