@@ -61,7 +61,7 @@ class LazyGroup(click.Group):
         try:
             return super().invoke(ctx)
         except SpecchatError as error:
-            click.echo(f"specchat: {error}", err=True)
+            click.echo(f"specchat: {error}{f' ({error.option})' if error.option else ''}", err=True)
             ctx.exit(1)
         except KeyboardInterrupt:
             ctx.exit(INTERRUPTED)

@@ -11,7 +11,7 @@ words are the reply, one token each, with the spaces between them; a word that b
 !die=SIGSEGV     the process gets this signal;  !exit=3: it ends with this status
 !hang=60         it does nothing for so many seconds, in a native call that holds Python's lock
 !torn=3          it ends with this status in the middle of a message;  !mute: it closes its pipe and lives on
-!fail=TEXT       SpecchatError;  !bug: ValueError
+!fail=TEXT       SpecchatError;  !bug: ValueError;  !long=9000: PromptTooLong, of so many tokens
 !noise=10        write so many bytes to the process's standard output and standard error each
 
 With speculation off every round keeps one word; otherwise up to depth + 1 (depth 3 if none is asked). A target whose
@@ -33,7 +33,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, Reading, ReplyOptions
+from specchat.engine.chat import (
+    Event,
+    Finished,
+    Generated,
+    Message,
+    Notice,
+    Piece,
+    PromptTooLong,
+    Reading,
+    ReplyOptions,
+)
 from specchat.engine.policy import Mode, Speculation
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.stats import Figures, Prompt, Stats
@@ -236,6 +246,8 @@ class _Reply:
                 os._exit(int(value))
             case "fail":
                 raise SpecchatError(value)
+            case "long":
+                raise PromptTooLong("this message alone", int(value), 4096)
             case "bug":
                 raise ValueError("scripted bug")
             case "noise":

@@ -297,6 +297,12 @@ def test_a_failure_keeps_what_came_and_is_one_sentence(target: str, script: str,
     assert said in json.loads(whole.stdout)["error"]
 
 
+def test_a_message_too_long_for_the_context_has_the_command_lines_remedy(target: str) -> None:
+    result = ask("-m", target, "!long=9000")
+    one_sentence(result, "9,000 tokens and the context 4,096: shorten it or ask for a longer one (-c)")
+    assert result.stdout == ""
+
+
 @pytest.mark.usefixtures("target")
 def test_a_failed_load_is_one_sentence(tmp_path: Path) -> None:
     bad = tmp_path / "bad.gguf"

@@ -26,7 +26,7 @@ from specchat.engine.llama import Context, Model
 from specchat.engine.policy import FixedPolicy, Mode, Speculation
 from specchat.engine.sampling import SamplingSettings
 from specchat.session import Launch, Session
-from specchat.worker.client import EngineError
+from specchat.worker.client import TooLong
 from specchat.worker.protocol import LoadSettings
 from tests import ggufs
 from tests.conftest import DemoPair
@@ -195,8 +195,10 @@ def test_a_session_loses_nothing_over_a_message_that_is_too_long(tmp_path: Path)
         list(session.send("hello"))
         before = session.messages
         assert len(before) == 2
-        with pytest.raises(EngineError, match=r"this message alone has [\d,]+ tokens and the context 256"):
+        with pytest.raises(TooLong, match=r"this message alone has [\d,]+ tokens and the context 256") as raised:
             list(session.send("x" * 300))
+        assert raised.value.option == "-c"  # for the command line, which alone says it
+        assert "-c" not in str(raised.value)
         assert session.messages == before
         for i in range(6):
             events = list(session.send(f"{i} and some more words"))

@@ -23,7 +23,7 @@ from specchat.tui.app import SpecchatApp
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.widgets.transcript import Transcript
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
-from specchat.worker.client import EngineDied, EngineError
+from specchat.worker.client import EngineDied, EngineError, TooLong
 from specchat.worker.protocol import Loading
 from tests.scripted_client import INFO, ScriptedClient, generated, session, until, words
 from tests.tui import HOSTILE, chatting, picture
@@ -380,6 +380,19 @@ async def test_another_pair_introduces_itself() -> None:
 
 
 # ---- what goes wrong
+
+
+async def test_a_message_too_long_for_the_context_has_the_chats_remedy() -> None:
+    def refuse(*_: object) -> Iterator[Event]:
+        raise TooLong("this message alone has 9,000 tokens and the context 8,192: shorten it or ask for a longer one")
+        yield
+
+    async with chatting(ScriptedClient(refuse), size=(140, 30)) as chat:
+        await chat.say("much")
+        await chat.shows("no reply", "shorten it or ask for a longer one with /set ctx N.")
+        assert "interrupted" not in chat.text
+        assert "-c" not in chat.text
+        assert chat.box.text == "much"
 
 
 def died(after: str) -> Any:

@@ -375,7 +375,8 @@ async def test_a_reply_that_failed_at_once_is_not_written_on_with_the_one_before
         await chat.say("one")
         chat.client.script = fail
         await chat.say("two")
-        await chat.shows("The message is too long")
+        await chat.shows("no reply", "The message is too long")
+        assert "interrupted" not in chat.text
         conversation = chat.screen.journal.conversation
         assert conversation is not None
         if anew:

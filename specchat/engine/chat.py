@@ -106,10 +106,10 @@ Event: TypeAlias = Reading | Generated | Notice | Finished
 class PromptTooLong(SpecchatError):
     """Not even the last turn fits into the context; nothing was done to the caches."""
 
+    option = "-c"
+
     def __init__(self, what: str, tokens: int, n_ctx: int) -> None:
-        super().__init__(
-            f"{what} has {tokens:,} tokens and the context {n_ctx:,}: shorten it or ask for a longer context (-c)"
-        )
+        super().__init__(f"{what} has {tokens:,} tokens and the context {n_ctx:,}: shorten it or ask for a longer one")
         self.tokens = tokens
         self.n_ctx = n_ctx
 

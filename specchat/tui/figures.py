@@ -23,6 +23,7 @@ _ENDS: Final = {
     "length": "reached the token limit",
     "context": "context full",
     "error": "interrupted",
+    "refused": "no reply",  # an error before there was anything of it
     "elsewhere": "being written in another window",
 }
 _CONTEXT_WARNING: Final = 0.85  # of the context: from here the figure is coloured

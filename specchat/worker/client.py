@@ -60,6 +60,12 @@ class EngineError(SpecchatError):
         self.fault = fault
 
 
+class TooLong(EngineError):
+    """The context is too short for what was asked."""
+
+    option = "-c"
+
+
 class EngineDied(EngineError):
     """The engine's process ended by itself. `memory_suspected`: it was probably killed for the memory it took."""
 
@@ -137,7 +143,7 @@ class _Child:
                     case EngineError() as error:
                         raise error
                     case Failed(sentence=sentence, fault=fault):
-                        raise EngineError(sentence, fault)
+                        raise (TooLong if fault is Fault.LENGTH else EngineError)(sentence, fault)
                     case answer:
                         yield answer
                         if _is_last(answer):

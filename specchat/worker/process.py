@@ -283,8 +283,8 @@ class Worker:
 
 
 def _fault(error: SpecchatError) -> Fault:
-    # By its name: OutOfMemory itself lives where llama.cpp is loaded.
-    return Fault.MEMORY if type(error).__name__ == "OutOfMemory" else Fault.INPUT
+    # By their names: OutOfMemory itself lives where llama.cpp is loaded.
+    return {"OutOfMemory": Fault.MEMORY, "PromptTooLong": Fault.LENGTH}.get(type(error).__name__, Fault.INPUT)
 
 
 def _trim_log() -> None:

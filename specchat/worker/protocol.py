@@ -218,6 +218,7 @@ class Fault(StrEnum):
     """Whose fault a failure is."""
 
     INPUT = "input"  # the request cannot be met: the sentence says why
+    LENGTH = "length"  # the context is too short for it
     MEMORY = "memory"  # there is not enough of it
     INTERNAL = "internal"  # a bug; the traceback is in the log
 

@@ -36,7 +36,7 @@ from specchat.tui.widgets.panel import Panel
 from specchat.tui.widgets.prompt import PromptBox
 from specchat.tui.widgets.turns import ReplyTurn, UserTurn
 from specchat.tui.widgets.welcome import Welcome
-from specchat.worker.client import EngineClosed, EngineKilled
+from specchat.worker.client import EngineClosed, EngineKilled, TooLong
 
 _UNSENT: Final = 0.6  # seconds after the last key at which the box is surely on disk
 _KILLED: Final = "You ended the engine, which did not answer. The next message starts another."
@@ -165,7 +165,7 @@ class Talk(OtherWindows):
             turn.number(message.id, message.branch, message.branches)
         await turn.finish(reply)
         if error is not None:
-            await turn.fail(as_sentence(error))
+            await turn.fail(as_sentence(_with_remedy(error)))
         if reply.message is None and running.asked is not None:
             # The session has forgotten this turn: say so, and give the words back.
             running.asked.add_class("-unsent")
@@ -361,3 +361,8 @@ class Talk(OtherWindows):
     @on(Dock.Changed)
     def _box_changed(self) -> None:
         self.set_timer(_UNSENT, lambda: self.journal.keep_unsent(self.dock.kept))
+
+
+def _with_remedy(error: Exception) -> Exception | str:
+    """What went wrong, with what helps in the chat."""
+    return f"{error} with /set ctx N" if isinstance(error, TooLong) else error

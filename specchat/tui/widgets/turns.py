@@ -209,7 +209,9 @@ class ReplyTurn(Turn):
     def _show_summary(self) -> None:
         shown = self.shown
         if shown.figures.passes or shown.finish or shown.branches > 1:
-            self._summary.show(summary(shown.figures, shown.finish, shown.drafters, self._versions()))
+            refused = shown.finish == "error" and not (shown.text or shown.thoughts)
+            finish = "refused" if refused else shown.finish
+            self._summary.show(summary(shown.figures, finish, shown.drafters, self._versions()))
             self._summary.display = True
 
     def color_by_origin(self, on: bool) -> None:
