@@ -19,7 +19,7 @@ import click
 
 from specchat import settings
 from specchat.cli import COMMANDS, main
-from specchat.pairs import catalog
+from specchat.pairs import catalog, choosing
 from specchat.tui import actions
 from specchat.units import format_bytes
 
@@ -55,13 +55,12 @@ def overview() -> str:
 def pairs() -> str:
     """Every pair of the shipped catalogue, as it stands there."""
     known = catalog.load(user_file=ROOT / "no-such-file.toml")
-    suits = {"any": "CPU or GPU", "cpu": "CPU", "gpu": "GPU"}
     rows = [
         (
             f"`{pair.name}`",
             format_bytes(known.download_bytes(pair) or 0),
             f"{pair.memory_gib:.1f} GiB",
-            suits[pair.suits],
+            choosing.MADE_FOR[pair.suits],
             pair.licence,
             pair.description,
         )

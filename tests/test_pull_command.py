@@ -224,6 +224,12 @@ def test_without_a_name_the_pairs_are_shown_and_one_is_proposed(env: Path) -> No
     for words in ("qwen3-8b", "5.67 GB", "6.9 GiB", "duo", "free in", "proposed for this machine: "):
         assert words in done.stdout
     assert "Llama 3.2 Community License" in done.stdout
+    lines = done.stdout.splitlines()
+    assert [line for line in lines if line != line.rstrip()] == []
+    assert any(line.split()[:1] == ["qwen3-14b"] and " GPU " in line for line in lines)
+    assert any(line.split()[:1] == ["qwen2.5-1.5b"] and " CPU " in line for line in lines)
+    # Piped, a description is one line, however long.
+    assert "  A well-known all-rounder with a long context (Llama 3.1 and 3.2 Community Licenses)" in lines
 
 
 # -- behind a screen --------------------------------------------------------------------------------------

@@ -10,13 +10,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console, RenderableType
-from rich.padding import Padding
+from rich.console import Console
 from rich.text import Text
 
 from specchat import locations, offers, settings
 from specchat.commands import download_view
-from specchat.commands.console import columns, unwinding
+from specchat.commands.console import columns, unwinding, wrapped
 from specchat.commands.options import PairName
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog as catalogs
@@ -117,8 +116,8 @@ def _show_choices(console: Console, catalog: Catalog, library: Library) -> None:
     of = choosing.choices(catalog, library, machine)
     proposed = choosing.proposal(of, machine)
     for line in _table(of, proposed):
-        console.print(line)
-    console.print(Text(f"{format_bytes(machine.disk_free)} free in {locations.tilde(library.models)}"))
+        console.print(line, soft_wrap=True)
+    console.print(Text(f"{format_bytes(machine.disk_free)} free in {locations.tilde(library.models)}"), soft_wrap=True)
     if proposed is None:
         raise SpecchatError("no pair fits this machine's memory and disk; the table says what each needs")
     console.print(Text(_proposal(proposed, machine)), soft_wrap=True)
@@ -130,11 +129,11 @@ def _proposal(proposed: Choice, machine: Machine) -> str:
     return f"proposed for this machine: {name}{f', {why}' if why else ''}; {action}"
 
 
-def _table(of: Sequence[Choice], proposed: Choice | None) -> Iterator[RenderableType]:
+def _table(of: Sequence[Choice], proposed: Choice | None) -> Iterator[Text]:
     """Two lines a pair, so that they stay whole on a narrow terminal."""
     heading, *lines = columns(map(choosing.figures, of), choosing.HEADINGS, right={1, 2, 3})
-    yield Text(heading, style="bold", no_wrap=True)
+    yield Text(heading, style="bold")
     for choice, line in zip(of, lines, strict=True):
         licence = f" ({choice.pair.licence})" if choice.pair.licence_notice else ""
-        yield Text(line, style="bold" if choice is proposed else "", no_wrap=True)
-        yield Padding(Text(choice.pair.description + licence, style="dim"), (0, 0, 0, 2), expand=False)
+        yield Text(line, style="bold" if choice is proposed else "")
+        yield from (Text(part, style="dim") for part in wrapped([f"  {choice.pair.description}{licence}"], indent=2))

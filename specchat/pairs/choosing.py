@@ -105,14 +105,16 @@ def why(proposed: Choice, machine: Machine) -> str:
     return ""
 
 
-HEADINGS: Final = ("PAIR", "DOWNLOAD", "HERE", "MEMORY", "")
+MADE_FOR: Final = {"any": "CPU, GPU", "cpu": "CPU", "gpu": "GPU"}  # what a pair suits, in words
+HEADINGS: Final = ("PAIR", "DOWNLOAD", "HERE", "MEMORY", "MADE FOR", "")
 
 
 def figures(choice: Choice) -> tuple[str, ...]:
     """A pair's line of the table, a cell for each of HEADINGS."""
     download = "unknown" if choice.download is None else format_bytes(choice.download) if choice.download else "-"
     memory = f"{choice.pair.memory_gib:.1f} GiB" if choice.pair.memory_gib is not None else ""
-    return choice.pair.name, download, _here(choice), memory, _fit(choice)
+    made_for = "" if choice.pair.own else MADE_FOR[choice.pair.suits]
+    return choice.pair.name, download, _here(choice), memory, made_for, _fit(choice)
 
 
 def _here(choice: Choice) -> str:
