@@ -569,6 +569,21 @@ def test_a_title_is_made_from_the_first_question_until_it_is_edited(store: Store
     assert (plain.title, plain.title_origin) == ("What are magnets?", "auto")
 
 
+def test_a_title_is_made_from_what_was_typed_after_a_file(store: Store) -> None:
+    talk = store.create().id
+    question = store.send(talk, "import os\n\nwhat is this?", after=None, typed="what is this?").message
+    assert store.conversation(talk).title == "what is this?"
+    store.edit(question.id, "import os\n\nand this?")  # nobody can say where the file ends
+    assert store.conversation(talk).title == "what is this?"
+    store.edit(question.id, "import os\n\nand that?", typed="and that?")
+    assert store.conversation(talk).title == "and that?"
+    other = store.edit(question.id, "no file")
+    assert store.conversation(talk).title == "no file"
+    store.edit(other.id, "no file\nbut more")
+    store.edit(question.id, "import os\n\nonce more")
+    assert store.conversation(talk).title == "import os"
+
+
 @pytest.mark.parametrize(
     ("text", "title"),
     [

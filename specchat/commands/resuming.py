@@ -47,7 +47,7 @@ def go_on(
     if system is not None:
         session.system_prompt = system
     whole, session.attachments = compose(session.attachments, text), ()
-    message, forked = journal.ask(whole, unsent=store.conversation(found.id).unsent)
+    message, forked = journal.ask(whole, store.conversation(found.id).unsent, text)
     if message is not None:
         session.messages = spoken(store.path(message.parent))
     if forked:

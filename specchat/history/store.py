@@ -30,24 +30,29 @@ class Store(Conversations):
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def send(self, conversation_id: str, text: str, *, after: int | None, unsent: str = "") -> Turn:
+    def send(self, conversation_id: str, text: str, *, after: int | None, unsent: str = "", typed: str = "") -> Turn:
         """Add a question after the message this window shows last (None: none yet), and show that branch.
 
         If others follow that message already, or another window is writing it, the question forks off: see `Turn`;
-        `message.parent` then says where. `unsent` is what stays in the prompt box.
+        `message.parent` then says where. `unsent` is what stays in the prompt box. A first question gives its
+        conversation the title, made from what was `typed` of it where files stand before that.
         """
         with self._writing() as db:
             load(db, conversation_id)
             parent = self._ground(db, after)
             forked = parent != after or _has_replies(db, conversation_id, parent)
-            question = self._question(db, conversation_id, parent, text, unsent)
+            question = self._question(db, conversation_id, parent, text, unsent, typed or text)
             return Turn(question, forked)
 
-    def edit(self, message_id: int, text: str, *, unsent: str = "") -> Message:
-        """A new version of a question, beside the old one."""
+    def edit(self, message_id: int, text: str, *, unsent: str = "", typed: str = "") -> Message:
+        """A new version of a question, beside the old one.
+
+        A title that was made from what was `typed` of it stays while the file before that does.
+        """
         with self._writing() as db:
             old = _message(db, message_id, role="user")
-            return self._question(db, old.conversation, old.parent, text, unsent)
+            named = typed or ("" if _keeps_title(db, old, text) else text)
+            return self._question(db, old.conversation, old.parent, text, unsent, named)
 
     def begin_reply(self, question_id: int, *, pair: str = "", settings: Mapping[str, object] | None = None) -> Message:
         """A new, empty reply that this store will write; one more where the question has a reply already."""
@@ -216,14 +221,14 @@ class Store(Conversations):
         return _message(db, row["parent"]).parent
 
     def _question(
-        self, db: sqlite3.Connection, conversation_id: str, parent: int | None, text: str, unsent: str
+        self, db: sqlite3.Connection, conversation_id: str, parent: int | None, text: str, unsent: str, named: str
     ) -> Message:
         question = self._insert(db, conversation_id, parent, "user", content=rows.storable(text))
         keep_unsent(db, conversation_id, unsent)
-        if parent is None:
+        if parent is None and named:
             db.execute(
                 "UPDATE conversations SET title = ? WHERE id = ? AND title_origin = 'auto'",
-                (title_of(text), conversation_id),
+                (title_of(named), conversation_id),
             )
         return _message(db, question)
 
@@ -287,6 +292,14 @@ def _has_replies(db: sqlite3.Connection, conversation_id: str, message_id: int |
         "SELECT 1 FROM messages WHERE conversation = ? AND parent IS ? LIMIT 1", (conversation_id, message_id)
     )
     return found.fetchone() is not None
+
+
+def _keeps_title(db: sqlite3.Connection, old: Message, text: str) -> bool:
+    """Whether a new version begins with the file that the title, made from what was typed after it, left out."""
+    if old.parent is not None or title_of(text) != title_of(old.content):
+        return False
+    first = db.execute("SELECT content FROM messages WHERE conversation = ? AND parent IS NULL", (old.conversation,))
+    return load(db, old.conversation).title not in {title_of(row["content"]) for row in first}
 
 
 def _must_own(written: sqlite3.Cursor) -> None:

@@ -54,7 +54,7 @@ class Journal:
         self._own: set[int] = set()  # those of this window since then
         self._growing: _Growing | None = None  # maybe of a conversation that was left meanwhile
         self._retry: int | None = None  # the question that got no answer
-        self._unkept: str | None = None  # the question that could not be written, while it is answered
+        self._unkept: tuple[str, str] | None = None  # the question that could not be written, while it is answered
         self._late: list[Callable[[], Message | None]] = []  # what could not be written, in its order
         self._unsent = ""
         self._unsent_written = 0.0
@@ -146,24 +146,24 @@ class Journal:
 
     # ---- turns
 
-    def ask(self, text: str, unsent: str = "") -> tuple[Message | None, bool]:
+    def ask(self, text: str, unsent: str = "", typed: str = "") -> tuple[Message | None, bool]:
         """Put the user's turn on disk, and an empty reply after it. Also whether another window had gone on here.
 
-        `unsent` is what stays in the box, here and in `ask_anew`.
+        `unsent` is what stays in the box, here and in `ask_anew`; `typed` is the text without the files before it.
         """
 
         def write() -> tuple[Message | None, bool]:
             self._catch_up()
             if self._retry is not None:
-                return self._write_anew(self._retry, text, unsent), False
-            turn = self.store.send(self._ensure().id, text, after=self.leaf, unsent=unsent)
+                return self._write_anew(self._retry, text, unsent, typed), False
+            turn = self.store.send(self._ensure().id, text, after=self.leaf, unsent=unsent, typed=typed)
             self._begin(turn.message.id)
             return turn.message, turn.forked
 
         self._unsent = unsent
         nothing: tuple[Message | None, bool] = (None, False)
         message, forked = self._carefully(write, nothing)
-        self._unkept = text if message is None else None
+        self._unkept = (text, typed) if message is None else None
         return message, forked
 
     def settle(self) -> None:
@@ -179,8 +179,8 @@ class Journal:
             del self._late[0]
         return written
 
-    def _write_exchange(self, question: str, reply: Reply) -> None:
-        self._begin(self.store.send(self._ensure().id, question, after=self.leaf).message.id)
+    def _write_exchange(self, question: str, typed: str, reply: Reply) -> None:
+        self._begin(self.store.send(self._ensure().id, question, after=self.leaf, typed=typed).message.id)
         growing, self._growing = self._growing, None
         assert growing is not None
         self._late.insert(1, partial(self._finish, growing, reply))
@@ -189,8 +189,8 @@ class Journal:
         """The question got no answer at all: what is sent next takes its place, as another version of it."""
         self._retry = question
 
-    def _write_anew(self, question: int, text: str, unsent: str) -> Message:
-        message = self.store.edit(question, text, unsent=unsent)
+    def _write_anew(self, question: int, text: str, unsent: str, typed: str = "") -> Message:
+        message = self.store.edit(question, text, unsent=unsent, typed=typed)
         self._begin(message.id)
         return message
 
@@ -266,7 +266,7 @@ class Journal:
         if growing is not None:
             self._late.append(partial(self._finish, growing, reply))
         elif unkept is not None and reply.message is not None:
-            self._late.append(partial(self._write_exchange, unkept, reply))
+            self._late.append(partial(self._write_exchange, *unkept, reply))
         else:
             return None
         return self._carefully(self._catch_up, None)

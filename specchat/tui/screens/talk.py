@@ -270,7 +270,7 @@ class Talk(OtherWindows):
         added, known = False, self.journal.elsewhere
         with suppress(SpecchatError):  # writing will say it
             added = self.journal.look()
-        message, forked = self.journal.ask(whole, self.dock.kept)
+        message, forked = self.journal.ask(whole, self.dock.kept, text)
         if message is not None and forked:
             await self._fork(message.parent, last)
         elif added:
