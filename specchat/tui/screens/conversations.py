@@ -27,6 +27,7 @@ from specchat.tui.widgets.hints import Hints
 from specchat.tui.widgets.note import Note
 
 _PAGE: Final = 200
+_NAME: Final = 200  # characters of unsent text that a line is made from: a box may hold millions
 _DIM: Final = "$foreground 60%"
 
 
@@ -199,7 +200,7 @@ class ConversationsScreen(Told, ModalScreen[Conversation | None]):
         if self._chosen is None:
             return
         gone = self._chosen.conversation
-        title = self._store.conversation(gone).title
+        title = _name(self._store.conversation(gone))
         self._store.delete(gone)
         self._refresh(self.query_one(OptionList).highlighted or 0)
         back = key_name(key_of("undelete", self._keymap))
@@ -212,15 +213,22 @@ class ConversationsScreen(Told, ModalScreen[Conversation | None]):
             return
         self._store.restore(gone.id)
         self._refresh()
-        self._say(as_sentence(f"Back again: {one_line(gone.title, 50)}"))
+        self._say(as_sentence(f"Back again: {one_line(_name(gone), 50)}"))
+
+
+def _name(conversation: Conversation) -> str:
+    """Its title; of one in which nothing was sent yet, what its box holds."""
+    if conversation.leaf is None and conversation.unsent and conversation.title_origin == "auto":
+        return f"(unsent) {conversation.unsent[:_NAME]}"
+    return conversation.title
 
 
 def _line(conversation: Conversation, now: datetime, current: bool) -> Content:
     turns = "1 turn" if conversation.messages == 1 else f"{conversation.messages:,} turns"
-    unsent = " · unsent text" if conversation.unsent else ""
+    unsent = " · unsent text" if conversation.unsent and conversation.leaf is not None else ""
     return Content.assemble(
         ("● " if current else "  ", "$text-primary"),
-        (one_line(conversation.title, 70), "$foreground"),
+        (one_line(_name(conversation), 70), "$foreground"),
         (f"  {ago(conversation.updated, now)} · {turns}{unsent}", _DIM),
     )
 
