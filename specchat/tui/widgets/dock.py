@@ -58,6 +58,7 @@ class Dock(Told, Vertical):
         self._pairs: tuple[Pair, ...] | None = None
         self._reason = self._refused = self._about = ""
         self._aside: str | None = None  # what the box held before an earlier message was opened in it
+        self._opened = ""  # that message, as the box held it then
 
     def compose(self) -> ComposeResult:
         yield Downloads()
@@ -104,7 +105,13 @@ class Dock(Told, Vertical):
     @property
     def kept(self) -> str:
         """What is not sent yet, as it is kept on disk: the message that waits, what is set aside, and the box."""
-        return "\n\n".join(filter(None, (self.box.as_kept(self.queued), self._aside, self.box.kept)))
+        return "\n\n".join(filter(None, (self.box.as_kept(self.queued), self._aside, self._written)))
+
+    @property
+    def _written(self) -> str:
+        """What the box holds that is nowhere else: an earlier message that was opened and not changed is."""
+        kept = self.box.kept
+        return "" if self._aside is not None and kept == self._opened else kept
 
     def empty(self) -> None:
         """Nothing in the box (which can be undone)."""
@@ -116,14 +123,15 @@ class Dock(Told, Vertical):
             self._aside = self.box.kept
         self.box.border_title = Content.styled(about, "$text-warning")
         self.box.replace_all(text)
+        self._opened = self.box.kept
         self.box.focus()
 
     def close_earlier(self) -> None:
         """The box is for new messages again: what was set aside comes back, before what it holds now."""
-        aside, self._aside = self._aside, None
-        self.box.border_title = None
-        if aside:
-            self.box.restore("\n\n".join(filter(None, (aside, self.box.kept))))
+        held = "\n\n".join(filter(None, (self._aside, self._written)))
+        self._aside = self.box.border_title = None
+        if held != self.box.kept:
+            self.box.restore(held)
 
     def give_back(self, text: str) -> None:
         """Put a message that was not sent in front of what the box holds."""
