@@ -16,6 +16,7 @@ from specchat.commands import resuming
 from specchat.engine.chat import Event, Finished, Message
 from specchat.errors import SpecchatError
 from specchat.history import KEEP_DELETED, HistoryError, Store
+from specchat.session import Attachment
 from specchat.tui import app
 from specchat.tui.app import SpecchatApp
 from specchat.tui.journal import spoken
@@ -678,8 +679,64 @@ async def test_a_conversation_is_exported(file: Path, tmp_path: Path) -> None:
         chat.box.clear()
         await chat.say(f"/export {tmp_path / 'talk.json'}")
         assert '"format": "specchat-conversation"' in (tmp_path / "talk.json").read_text()
-        await chat.say("/title My talk")
-        assert "My talk" in chat.note
+
+
+async def test_a_title_is_shown_set_and_made_from_the_first_message_again(file: Path) -> None:
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("about whales")
+        for typed, said in (
+            ("/title", "Its title is: about whales"),
+            ("/title My talk", "Its title is: My talk (/title auto makes it from your first message again)"),
+            ("/title", "Its title is: My talk (/title auto makes it from your first message again)"),
+            ("/title auto", "Its title is: about whales"),
+        ):
+            await chat.say(typed)
+            assert chat.note == said
+
+
+async def test_the_title_is_what_was_typed_and_not_the_file_before_it(file: Path, tmp_path: Path) -> None:
+    (tmp_path / "code.py").write_text("import os\n")
+    before = (Attachment("notes.txt", "first line of the notes"),)
+    async with chatting(store=Store(file), attachments=before) as chat:
+        await chat.say(f"what is @{tmp_path}/code.py for?")
+        await chat.pilot.press("ctrl+r")
+        await chat.shows(f"● what is @{tmp_path}"[:30])
+    with Store(file) as store:
+        assert store.conversations()[0].title.startswith("what is @")
+
+
+async def test_what_was_not_sent_yet_is_listed_by_what_it_says(file: Path) -> None:
+    with Store(file) as store:
+        store.keep_unsent(store.create().id, "\x02a thought\x03\nthat is [red]unfinished")
+        store.keep_unsent((named := store.create().id), "another thought")
+        store.rename(named, "A name")
+        sent = store.send(store.create().id, "a question", after=None, unsent="a third thought").message
+        assert sent.id
+    async with chatting(store=Store(file)) as chat:
+        await chat.pilot.press("ctrl+r")
+        await chat.shows("(unsent) a thought that is [red]unfinished", "A name", "a question")
+        assert "Untitled" not in chat.text
+        assert chat.text.count("unsent text") == 1
+        await chat.pilot.press("down", "down", "ctrl+x")
+        await chat.shows("Deleted: (unsent) a thought")
+
+
+@pytest.mark.parametrize("aside", ["", "half a thought"])
+@pytest.mark.parametrize("end", ["quit", "ctrl+n"])
+async def test_an_edit_that_changed_nothing_leaves_nothing(file: Path, aside: str, end: str) -> None:
+    async with chatting(store=Store(file)) as chat:
+        await chat.say("one")
+        await chat.type(aside)
+        await focus(chat)
+        await chat.pilot.press("p", "e")
+        await chat.until(lambda: chat.box.text == "one")
+        if end == "quit":
+            await chat.screen.wind_down()
+        else:
+            await chat.pilot.press(end)
+            await chat.until(lambda: not chat.box.text)
+        with Store(file) as other:
+            assert [(kept.title, kept.unsent) for kept in other.conversations()] == [("one", aside)]
 
 
 async def test_hostile_titles_and_hits_are_text(file: Path) -> None:

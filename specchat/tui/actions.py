@@ -181,7 +181,7 @@ COMMANDS: Final = (
     Command("copy", "[code [N]]", "Copy the last reply, or a code block of it (the last, or number N).", ("code",)),
     Command("export", "[md|json] [FILE]", "Save the conversation as Markdown or JSON.", ("md", "json")),
     Command("search", "[WORDS]", "Search all conversations."),
-    Command("title", "TEXT", "Give the conversation a title."),
+    Command("title", "[TEXT|auto]", "Give the conversation a title (auto: your first message), or show it.", ("auto",)),
     Command("think", "[on|off]", "Let the model reason before it answers, or not, where it can.", ("on", "off")),
     Command("answer", "", "Have a model that is thinking stop that and answer now."),
     Command("tokens", "[TEXT]", "Count the tokens of a text, or of the conversation."),

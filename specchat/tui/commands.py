@@ -112,8 +112,13 @@ class CommandRunner(ModelCommands):
         journal = self._screen.journal
         if journal.conversation is None:
             raise CommandError("This conversation is empty.")
-        title = journal.store.rename(journal.conversation.id, argument).title
-        return f"Its title is: {one_line(title, 60)}"
+        id = journal.conversation.id
+        if argument:
+            kept = journal.store.rename(id, "" if argument == "auto" else argument)
+        else:
+            kept = journal.store.conversation(id)
+        by_hand = " (/title auto makes it from your first message again)" if kept.title_origin == "edited" else ""
+        return f"Its title is: {one_line(kept.title, 60)}{by_hand}"
 
     # ---- the model
 
