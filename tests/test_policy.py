@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -304,6 +305,18 @@ def test_knowing_plains_speed_costs_little_however_well_drafting_pays(
 
     seconds = TOKENS / simulate(Watched(Speculation()), world)
     assert stretches <= 0.013 * seconds + AdaptivePolicy.STRETCH
+
+
+@pytest.mark.parametrize("quotes", [True, False])
+def test_why_a_copy_is_not_made_never_contradicts_itself(quotes: bool) -> None:
+    policy = AdaptivePolicy(Speculation(), World(CURVES["cpu q8_0"], 0.2, lambda _: 0.0).costs())
+    offers = [{"ngram": Offer(32, match=match, quotes=quotes, token=1)} for match in range(2, 14)]
+    reasons = {choice.reason for choice in map(policy.choose, offers) if choice.drafter == "plain"}
+    assert any("too close to call" in reason for reason in reasons)
+    for reason in reasons:
+        if "break-even" in reason:
+            needed, now = map(int, re.findall(r"(\d+) %", reason))
+            assert now < needed
 
 
 def marginal_policy() -> AdaptivePolicy:

@@ -220,7 +220,7 @@ class NgramAcceptance:
         np.array((0.45, 0.45, 0.5, 0.5, 0.5, 0.55, 0.6, 0.7, 0.95)),
         np.array((0.45, 0.45, 0.5, 0.55, 0.6, 0.6, 0.65, 0.7, 0.9)),
     )
-    BELIEF: Final = 12.0  # observations' worth
+    BELIEF: Final = 6.0  # observations' worth
     HALF_LIFE: Final = 64.0  # observations
 
     def __init__(self, temperature: float = 0.0) -> None:

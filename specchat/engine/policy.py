@@ -150,7 +150,7 @@ class AdaptivePolicy:
     REPRICE_EVERY: Final = 8  # plain rounds
     LONG: Final = 32  # longer matches and more room make no difference to a price
     # A drafter must beat plain by this much: the estimates are no better, and those of short matches still hopeful.
-    GAIN: Final[Mapping[str, float]] = {"draft": 1.01, "ngram": 1.06}
+    GAIN: Final[Mapping[str, float]] = {"draft": 1.01, "ngram": 1.15}
     # A draft in use stays until it is this much worse than that: coming back, it must read what it missed.
     STAYING: Final = 0.02
 
@@ -333,6 +333,8 @@ class Option:
     def why_not(self) -> str:
         """Why plain is better, in one sentence with numbers."""
         what = "drafting" if self.drafter == "draft" else "copying"
+        if self.gain >= 1.0:
+            return f"{what} {self.depth} promises {100 * (self.gain - 1):.0f} % more, which is too close to call: plain"
         return (
             f"{what} {self.depth} and verifying {self.depth + 1} costs {self.passes:.1f} passes here; "
             f"break-even acceptance {100 * break_even(self.passes, self.depth):.0f} %, "
