@@ -389,7 +389,7 @@ async def test_a_message_too_long_for_the_context_has_the_chats_remedy() -> None
 
     async with chatting(ScriptedClient(refuse), size=(140, 30)) as chat:
         await chat.say("much")
-        await chat.shows("no reply", "shorten it or ask for a longer one with /set ctx N.")
+        await chat.shows("no reply", "shorten it or ask for a longer one with /set", "ctx N.")
         assert "interrupted" not in chat.text
         assert "-c" not in chat.text
         assert chat.box.text == "much"

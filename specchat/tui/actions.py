@@ -121,7 +121,7 @@ ACTIONS: Final = (
     Action("older_version", ("h", "left"), "Older", "Show the version before, and its branch.", Place.CONVERSATION),
     Action("newer_version", ("l", "right"), "Newer", "Show the version after, and its branch.", Place.CONVERSATION),
     Action("unfold", ("space", "enter"), "Open", "Open or fold thoughts and long messages.", Place.CONVERSATION),
-    Action("command", ("slash",), "Command", "Begin a command in the box.", Place.CONVERSATION),
+    Action("command", ("/",), "Command", "Begin a command in the box.", Place.CONVERSATION),
     Action("line_down", ("j", "down"), "Down", "Scroll down a line.", Place.CONVERSATION),
     Action("line_up", ("k", "up"), "Up", "Scroll up a line.", Place.CONVERSATION),
     Action("top", ("g", "home"), "Top", "Go to the beginning.", Place.CONVERSATION),
@@ -194,7 +194,6 @@ COMMANDS: Final = (
 )
 
 _NAMES: Final = {
-    "slash": "/",
     "pageup": "PgUp",
     "pagedown": "PgDn",
     "escape": "Esc",
