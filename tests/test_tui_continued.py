@@ -114,7 +114,10 @@ async def test_by_origin_a_reply_written_on_keeps_what_it_said_before(known: boo
         assert "One line and half a line more line more" in " ".join(picture(app).split())
 
 
-async def test_a_code_block_stays_one_while_it_is_written_on() -> None:
+async def test_a_code_block_stays_one_while_it_is_written_on_and_is_copied_whole(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delenv("TMUX", raising=False)
     gate = threading.Event()
     client = ScriptedClient(until(threading.Event(), "See:\n\n```python\nfirst = 1\nsec", "never"))
     async with chatting(client) as chat:
@@ -125,6 +128,12 @@ async def test_a_code_block_stays_one_while_it_is_written_on() -> None:
         client.script = until(gate, "ond = 2\nthird", " = 3\n```\nDone.")
         await chat.say("/continue", wait=False)
         await chat.shows("first = 1", "second = 2", "third")
+        await chat.say("/copy", wait=False)
+        assert chat.app.clipboard == "See:\n\n```python\nfirst = 1\nsecond = 2\nthird"
         gate.set()
         await chat.until(lambda: chat.idle)
         await chat.shows("first = 1", "second = 2", "third = 3", "Done.")
+        await chat.say("/copy")
+        assert chat.app.clipboard == "See:\n\n```python\nfirst = 1\nsecond = 2\nthird = 3\n```\nDone."
+        await chat.say("/copy code")
+        assert chat.app.clipboard == "first = 1\nsecond = 2\nthird = 3"

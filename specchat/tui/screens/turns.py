@@ -172,12 +172,12 @@ class TurnActions(Told, Screen[None]):
 
     def copy(self, turn: Turn) -> None:
         """Its text, without what was only thought."""
-        text = turn.reply.answer if isinstance(turn, ReplyTurn) and turn.reply is not None else turn.shown.text
-        self.note(copy(self.app, text.strip()) if text.strip() else "There is nothing to copy.")
+        text = turn.said.strip()
+        self.note(copy(self.app, text) if text else "There is nothing to copy.")
 
     def copy_code(self, turn: Turn, number: int | None = None) -> None:
         """One code block of a reply, the last if no number is given."""
-        blocks: Sequence[str] = code_blocks(turn.shown.text)
+        blocks: Sequence[str] = code_blocks(turn.said)
         if not blocks:
             self.note("There is no code block in this reply.", "warning")
         elif number is not None and not 1 <= number <= len(blocks):

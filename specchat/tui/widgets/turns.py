@@ -43,6 +43,11 @@ class Turn(Vertical):
         self.shown = replace(self.shown, id=id, branch=branch, branches=branches)
         self._show_number()
 
+    @property
+    def said(self) -> str:
+        """Its text so far."""
+        return self.shown.text
+
     def _show_number(self) -> None:
         raise NotImplementedError
 
@@ -151,6 +156,10 @@ class ReplyTurn(Turn):
         if self._finished:
             self._show_summary()
 
+    @property
+    def said(self) -> str:
+        return self.shown.text + (self.reply.text if self.reply is not None and not self._finished else "")
+
     def reopen(self) -> None:
         """More is about to be written to it; what ended it is past."""
         self.query(".failure").remove()
@@ -172,7 +181,7 @@ class ReplyTurn(Turn):
             self._waiting.show(())
         if reply.thoughts:
             self._thoughts.show(self.shown.thoughts + reply.thoughts, over=begun)
-        await self._stream(self.shown.text + reply.text)
+        await self._stream(self.said)
         if self._by_origin:
             self._origins.update(self._by_origins())
 
