@@ -451,7 +451,7 @@ async def test_only_the_reply_that_is_shown_is_stopped(file: Path, where: str, k
             assert "A reply is being written in another conversation; Ctrl+R leads there" in chat.note
         for command, said in (("/unload", "other conversation first"), ("/answer", "No reply is being written.")):
             await chat.say(command, wait=False)
-            await chat.until(lambda said=said: said in chat.note)
+            await chat.shows(said)
             chat.box.replace_all("")
         await chat.say("new", wait=False)
         await chat.shows("Next, after the reply in another conversation: new")

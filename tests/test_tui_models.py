@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -45,7 +46,7 @@ class Loader(ScriptedClient):
         self.targets.append(target.name)
         self.shut.clear()
         if target.name.startswith("slow"):
-            yield Loading(0.1, "reading")
+            yield Loading(0, "reading")
             self.shut.wait(10)
             raise EngineClosed("the engine was closed")
         if target.name.startswith("bad"):
@@ -99,7 +100,7 @@ async def test_others_that_fail_while_some_are_still_loading_bring_back_those_th
     async with chatting(client, opener=opener) as chat:
         for name in asked:
             await chat.say(f"/model {name}", wait=False)
-            await chat.until(lambda name=name: f"{name}.gguf" in client.targets)
+            await chat.until(partial(client.targets.__contains__, f"{name}.gguf"))
         await chat.shows(f"{asked[-1]}.gguf is not a GGUF file. demo is loaded again.")
         await chat.until(lambda: chat.idle)
         assert client.targets[-1] == "target.gguf"

@@ -187,7 +187,7 @@ async def test_a_reply_that_ends_elsewhere_ends_quietly_and_what_waits_is_sent(
             assert old is not None
             await press(chat, "ctrl+n")
             await chat.say("new", wait=False)
-            await chat.shows("Next: new")
+            await chat.shows("Next, after the reply in another conversation: new")
             trouble(file, store, until_the_end)
             if back:
                 await press(chat, "ctrl+r")
