@@ -28,7 +28,7 @@ specchat's own help: scripts/run -- --help""",
     "test": """Usage: scripts/test [--backend NAME] [PYTEST-ARGS]
 
 Makes the environment on first use, with the test tools. Without arguments: ruff check, ruff format --check, mypy
-and pytest (a process a core), and the exit status is 1 if any of them fails; with arguments: `pytest PYTEST-ARGS`
+and pytest (in a few processes), and the exit status is 1 if any of them fails; with arguments: `pytest PYTEST-ARGS`
 alone.""",
     "test-long": """Usage: scripts/test-long [--backend NAME] [PYTEST-ARGS]
 
@@ -44,8 +44,9 @@ OPTIONS = """
   -h, --help      this text
   --              ends these options"""
 LINT = (("ruff check", ["ruff", "check", "."]), ("ruff format", ["ruff", "format", "--check", "."]), ("mypy", ["mypy"]))
-# A test file stays in one process, so that its models are made once; more processes than four crowd a laptop's memory.
-SUITE = ["pytest", "-n", "auto", "--maxprocesses", "4", "--dist", "loadfile"]
+# A test file stays in one process, so that its models are made once. A third of the time tests wait, for a screen or an
+# engine: one process more than there are cores; but more than four crowd a laptop's memory.
+SUITE = ["pytest", "-n", str(min(4, (os.cpu_count() or 1) + 1)), "--dist", "loadfile"]
 
 
 @dataclass(frozen=True, slots=True)
