@@ -9,13 +9,14 @@ import re
 from collections.abc import Iterator
 from typing import Final
 
-# CSI, OSC (ended by BEL, ST or another sequence) and a choice of characters, all of them also where the text's end cuts
-# them; then those of two characters. Of an OSC that goes over the end of its line only the beginning is one of those:
-# what follows may be all the text there is. Not the one-character forms (\x9b): in text they are mostly a letter of
-# another encoding, and what follows them is text.
+# CSI, OSC (ended by BEL or ST) and a choice of characters, all of them also where another sequence or the text's end
+# cuts them; then those of two characters. Of an OSC that goes over the end of its line only the beginning is one of
+# those: what follows may be all the text there is. Not the one-character forms (\x9b): in text they are mostly a letter
+# of another encoding, and what follows them is text.
 _STRING: Final = "[^\x00-\x08\n-\x1f]*"
+_CUT: Final = "(?=\x1b)|\\Z"
 _SEQUENCE: Final = re.compile(
-    f"\x1b\\[[0-?]*[ -/]*(?:[@-~]|\\Z)|\x1b\\]{_STRING}(?:\x07|\x1b\\\\|(?=\x1b)|\\Z)|\x1b[()](?:[0-2AB]|\\Z)"
+    f"\x1b\\[[0-?]*[ -/]*(?:[@-~]|{_CUT})|\x1b\\]{_STRING}(?:\x07|\x1b\\\\|{_CUT})|\x1b[()](?:[0-2AB]|{_CUT})"
     "|\x1b[78=>@-Z\\\\-_]"
 )
 _UNFINISHED: Final = re.compile(f"\x1b(?:\\[[0-?]*[ -/]*|\\]{_STRING}\x1b?|[()])?\\Z")

@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import Final
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from textual.content import Content
 from textual.widgets import TextArea
@@ -63,9 +63,11 @@ def test_ordinary_text_is_left_alone(text: str) -> None:
 _SIGNS: Final = st.text(st.sampled_from("\x1b\x07\\[]();0mA7 \t\r\n\x9b"), max_size=40)
 
 
+@example(["\x1b[", "\x1b"])
+@example(["\x1b(", "\x1b[", "0\x1b"])
 @given(st.lists(_SIGNS, max_size=12))
 def test_a_text_that_comes_in_parts_is_cleaned_as_the_whole_is(parts: list[str]) -> None:
-    cleaner, parts = Cleaner(), [*parts, "end"]  # nothing is held back for what may follow
+    cleaner, parts = Cleaner(), [*parts, "\nend"]  # nothing is held back for what may follow
     shown = "".join(map(cleaner.add, parts))
     assert shown == clean("".join(parts))
     assert not re.search("\x1b", shown)
