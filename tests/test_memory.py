@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specchat.memory import planning, shapes, table
 from specchat.memory.machine import RAM, Device, Machine, Other, budget, margin, missing, ram_margin
-from specchat.memory.planning import ALL_LAYERS, Placement, Plan, Wish, plan
+from specchat.memory.planning import ALL_LAYERS, Placement, Plan, Rung, Wish, plan
 from specchat.memory.shapes import Layer, Pass, Shape
 from specchat.units import GIB, MIB
 
@@ -52,6 +52,25 @@ def test_without_a_gpu_both_models_are_in_ram_or_the_target_alone() -> None:
     assert set(both.use) == {RAM}
 
 
+@given(ram=st.floats(8.0, 40.0), n_ctx=st.none() | st.integers(1024, 100_000))
+def test_in_ram_flash_attention_is_for_want_of_memory_only(ram: float, n_ctx: int | None) -> None:
+    """It is slow there, for both models, but costs neither the draft nor any of the context that was asked for."""
+    found = plan(replace(PAIR, n_ctx=n_ctx), machine(ram))
+    for rung in found.rungs:
+        placements = [placement for placement in (rung.target, rung.draft) if placement]
+        quick = [replace(placement, flash_attention=False) for placement in placements]
+        needed = planning.use(planning.parts(found.wish, found.machine, Rung("", *quick), found.n_ctx))
+        expected = None if missing(needed, found.machine) else False
+        assert {placement.flash_attention for placement in placements} == {expected}
+
+
+def test_elsewhere_attention_is_as_it_must_be_or_as_llama_cpp_has_it() -> None:
+    quantised, exact = replace(PAIR, type_v="q8_0"), replace(PAIR, exact=True)
+    assert plan(PAIR, machine(24, 24)).rungs[0].target.flash_attention is None
+    assert plan(quantised, machine(24)).rungs[0].target.flash_attention is True  # llama.cpp wants it for such a V
+    assert plan(exact, machine(24)).rungs[0].target.flash_attention is True
+
+
 def test_a_target_without_a_draft_has_no_obstacle() -> None:
     found = plan(Wish(TARGET), machine(24))
     assert (len(found.rungs), found.draft_obstacle) == (1, "")
@@ -65,8 +84,9 @@ def test_auto_grows_to_32k_while_it_fits_and_no_further() -> None:
     some = plan(PAIR, machine(12))
     assert 8192 < some.n_ctx < 32768
     assert some.rungs[0].draft is not None
-    longer = replace(PAIR, n_ctx=some.n_ctx + 1024)
-    assert plan(longer, machine(12)).rungs[0].draft is None
+    assert some.rungs[0].target.flash_attention is False
+    assert plan(replace(PAIR, n_ctx=some.n_ctx + 1024), machine(12)).rungs[0].target.flash_attention is None
+    assert plan(replace(PAIR, n_ctx=32768), machine(12)).rungs[0].draft is None
 
 
 def test_auto_stays_within_what_the_model_was_trained_for() -> None:

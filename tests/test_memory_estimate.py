@@ -77,11 +77,17 @@ def close(estimated: int, real: int) -> bool:
     return abs(estimated - real) <= max(0.1 * real, 64 * MIB)
 
 
+@pytest.mark.parametrize("flash_attention", [None, False])
 @pytest.mark.parametrize("n_ctx", [512, 3000, 8192])
 @pytest.mark.parametrize("name", ["target", "draft", *TINY])
-def test_the_estimate_is_what_llama_cpp_takes(models: dict[str, Path], name: str, n_ctx: int, tmp_path: Path) -> None:
-    estimated = estimate(models[name], n_ctx, Placement())
-    real = allocated(models[name], n_ctx, Placement(), tmp_path / "log")
+def test_the_estimate_is_what_llama_cpp_takes(
+    models: dict[str, Path], name: str, n_ctx: int, flash_attention: bool | None, tmp_path: Path
+) -> None:
+    placement = Placement(flash_attention=flash_attention)
+    estimated, real = (
+        estimate(models[name], n_ctx, placement),
+        allocated(models[name], n_ctx, placement, tmp_path / "log"),
+    )
     # To the byte, but for the log's rounding to 0.01 MiB and tensors' alignment.
     for exact in ("weights", "cache"):
         assert estimated[exact] == pytest.approx(real[exact], rel=0.01, abs=0.02 * MIB), exact

@@ -13,6 +13,9 @@ from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
+
+# Not by name below: numpy loads it at its first use, when the models may have left no memory to load it into.
+from numpy.random import Generator, default_rng
 from numpy.typing import NDArray
 
 from specchat.errors import SpecchatError
@@ -62,7 +65,7 @@ class Distribution:
         found = np.flatnonzero(self.ids == token)
         return float(self.probabilities[found[0]]) if found.size else 0.0
 
-    def draw(self, rng: np.random.Generator) -> int:
+    def draw(self, rng: Generator) -> int:
         """One token by inversion of the cumulative sum, with one fresh random number."""
         if self.ids.size == 1:
             return int(self.ids[0])
@@ -78,7 +81,7 @@ class Distribution:
         return array
 
 
-def accepts(p: Distribution, q: Distribution, token: int, rng: np.random.Generator) -> bool:
+def accepts(p: Distribution, q: Distribution, token: int, rng: Generator) -> bool:
     """Accept `token`, drawn from q, with probability min(1, p(token) / q(token))."""
     return rng.random() * q.probability(token) < p.probability(token)
 
@@ -200,7 +203,7 @@ class Sampler:
 
     def __init__(self, settings: SamplingSettings) -> None:
         self.settings = settings
-        self.rng = np.random.default_rng(settings.seed)
+        self.rng = default_rng(settings.seed)
 
     def distribution(self, logits: Logits, preceding: Sequence[int]) -> Distribution:
         return distribution(logits, self.settings, preceding)

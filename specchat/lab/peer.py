@@ -1,8 +1,8 @@
 """Plain decoding here against llama-cpp-python's own `Llama.create_completion`, alternating within one run.
 
-Contract: greedy, the same file, context length, cache types, threads and prompt tokens on both sides; both read the
-prompt anew each time. Its tokens are timed where it asks whether to stop, which costs it a microsecond; streaming would
-slow it.
+Contract: greedy, the same file, context length, cache types, attention, threads and prompt tokens on both sides; both
+read the prompt anew each time. Its tokens are timed where it asks whether to stop, which costs it a microsecond;
+streaming would slow it.
 """
 
 from __future__ import annotations
@@ -92,14 +92,13 @@ def _row(turns: Sequence[_Turn]) -> PeerRow:
 def _load(rig: Rig) -> Any:
     from llama_cpp import Llama
 
-    # Its default is attention of another kind, whose rounding leads to another text.
     return Llama(
         str(rig.target.model.path),
         n_ctx=rig.target.n_ctx,
         n_threads=rig.target.threads,
         n_threads_batch=rig.target.threads,
         n_gpu_layers=rig.placement.gpu_layers,
-        flash_attn=True,
+        flash_attn=rig.placement.flash_attention is not False,
         type_k=CACHE_TYPES[rig.placement.type_k],
         type_v=CACHE_TYPES[rig.placement.type_v],
         verbose=False,

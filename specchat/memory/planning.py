@@ -118,6 +118,7 @@ def plan(wish: Wish, machine: Machine) -> Plan:
     if n_ctx != wish.n_ctx:
         n_ctx = _grown(wish, machine, best, n_ctx)
         also, _ = _sorted_out(wish, machine, n_ctx)
+        best = next((rung for rung in also if rung.name == best.name), best)
         fitting = [best, *(rung for rung in also if rung != best)]
     if n_ctx < asked:
         reasons = [f"a context of {asked:,} tokens does not fit even without a draft: it is {n_ctx:,}", *reasons]
@@ -166,14 +167,18 @@ def _lengths(wish: Wish) -> Iterator[int]:
 
 
 def _grown(wish: Wish, machine: Machine, rung: Rung, n_ctx: int) -> int:
-    """The longest context that this rung has room for: as asked at most, or as "auto" goes."""
+    """The longest context that this rung has room for: as "auto" goes, or, at the price of speed, as asked at most."""
     trained = wish.target.n_ctx_train or n_ctx
     most = min(wish.n_ctx or LONGEST_CONTEXT, trained)
+
+    def fits(length: int) -> bool:
+        slower = (other for other in _candidates(wish, machine, length) if other.name == rung.name)
+        return any(not _short(wish, machine, one, length) for one in (rung, *(slower if wish.n_ctx else ())))
+
     low, high = 0, max(0, (most - n_ctx) // _STEP)
     while low < high:
         middle = (low + high + 1) // 2
-        fits = not _short(wish, machine, rung, n_ctx + middle * _STEP)
-        low, high = (middle, high) if fits else (low, middle - 1)
+        low, high = (middle, high) if fits(n_ctx + middle * _STEP) else (low, middle - 1)
     return n_ctx + low * _STEP
 
 
@@ -210,7 +215,7 @@ def _candidates(wish: Wish, machine: Machine, n_ctx: int) -> Iterator[Rung]:
     """Every way to place the pair, by predicted speed."""
     target = _target(wish)
     if not machine.devices or wish.gpu_layers == 0:
-        yield from _with_and_without(wish, "in RAM", replace(target, gpu_layers=0, devices=()))
+        yield from _in_ram(wish, machine, target, n_ctx)
         return
     names = tuple(device.name for device in machine.devices)
     where = " and ".join(names)
@@ -221,7 +226,7 @@ def _candidates(wish: Wish, machine: Machine, n_ctx: int) -> Iterator[Rung]:
     whole = replace(target, gpu_layers=ALL_LAYERS, devices=names)
     yield from _beside_gpu(wish, machine, whole, f"the target on {where}")
     yield from _partly_on_gpu(wish, machine, whole, where, n_ctx)
-    yield from _with_and_without(wish, "in RAM", replace(target, gpu_layers=0, devices=()))
+    yield from _in_ram(wish, machine, target, n_ctx)
 
 
 def _target(wish: Wish) -> Placement:
@@ -235,10 +240,22 @@ def _target(wish: Wish) -> Placement:
     return Placement(type_k=wish.type_k, type_v=wish.type_v, flash_attention=flash, snapshots=snapshots)
 
 
-def _with_and_without(wish: Wish, where: str, target: Placement) -> Iterator[Rung]:
-    if wish.draft is not None:
-        yield Rung(f"both models {where}", target, Placement())
-    yield Rung(f"the target alone {where}", target)
+def _in_ram(wish: Wish, machine: Machine, target: Placement, n_ctx: int) -> Iterator[Rung]:
+    """Everything in RAM, with the draft and without; without flash attention where there is room for that.
+
+    Flash attention on a CPU takes fewer than 64 rows one by one (ggml-cpu/ops.cpp: GGML_FA_TILE_Q), and so few are what
+    verifying has. Without it 16 rows over 800 tokens took two thirds of the time (SmolLM2-135M, Q8_0); the scores of a
+    whole batch then stand in memory, which is much where the context is long.
+    """
+    pair = [Rung("both models in RAM", target, Placement())] if wish.draft is not None else []
+    for rung in (*pair, Rung("the target alone in RAM", target)):
+        quick = replace(rung, target=_without_flash(rung.target), draft=rung.draft and _without_flash(rung.draft))
+        yield rung if _short(wish, machine, quick, n_ctx) else quick
+
+
+def _without_flash(placement: Placement) -> Placement:
+    chosen = placement.flash_attention is not None  # by exact mode, or by a quantised cache
+    return placement if chosen else replace(placement, flash_attention=False)
 
 
 def _beside_gpu(wish: Wish, machine: Machine, target: Placement, name: str) -> Iterator[Rung]:
