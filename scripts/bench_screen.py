@@ -20,8 +20,8 @@ from statistics import median
 import psutil
 
 from specchat import locations
-from specchat.engine.chat import Finished, Message, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Finished, Message, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.history import Store
 from specchat.pairs import catalog, prepare

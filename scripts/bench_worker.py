@@ -14,8 +14,8 @@ import time
 from collections.abc import Callable, Iterable
 from contextlib import closing
 
-from specchat.engine.chat import Event, Generated, Message, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Generated, Message, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.pairs import catalog, prepare
 from specchat.pairs.library import Library

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 from textual.widgets import TextArea
 
-from specchat.engine.chat import Event, Finished, Generated, Message, Reading, ReplyOptions
 from specchat.engine.policy import Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Reading, ReplyOptions
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import SamplingSettings
 from specchat.engine.stats import Figures

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Final, TypeAlias
 
 from specchat import state
-from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Notice, ReplyOptions
 from specchat.engine.stats import Figures
+from specchat.engine.text import Piece
 from specchat.errors import SpecchatError
 from specchat.idle import Idle
 from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError

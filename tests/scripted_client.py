@@ -11,10 +11,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from specchat.engine.chat import Event, Finished, Generated, Message, Piece, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, ReplyOptions
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.stats import Figures
+from specchat.engine.text import Piece
 from specchat.session import Launch, Session
 from specchat.worker.client import Client, EngineError, EngineKilled
 from specchat.worker.protocol import EngineInfo, Loading, LoadSettings, ModelInfo

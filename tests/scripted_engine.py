@@ -33,20 +33,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from specchat.engine.chat import (
-    Event,
-    Finished,
-    Generated,
-    Message,
-    Notice,
-    Piece,
-    PromptTooLong,
-    Reading,
-    ReplyOptions,
-)
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Notice, PromptTooLong, Reading, ReplyOptions
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.stats import Figures, Prompt, Stats
+from specchat.engine.text import Piece
 from specchat.errors import SpecchatError
 from specchat.worker.protocol import EngineInfo, Load, ModelInfo
 

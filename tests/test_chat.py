@@ -15,21 +15,12 @@ from numpy.typing import NDArray
 
 from specchat.engine.acceptance import Learned
 from specchat.engine.cache import Cancelled
-from specchat.engine.chat import (
-    Engine,
-    Event,
-    Finished,
-    Generated,
-    Message,
-    Notice,
-    PromptTooLong,
-    Reading,
-    ReplyOptions,
-)
+from specchat.engine.chat import Engine
 from specchat.engine.costs import Costs
 from specchat.engine.drafters import STILL_READING, ModelDrafter
 from specchat.engine.llama import Context, Model, ModelError
 from specchat.engine.policy import AdaptivePolicy, FixedPolicy, Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Notice, PromptTooLong, Reading, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.engine.stats import Prompt, Stats
 from tests import ggufs

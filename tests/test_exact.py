@@ -10,9 +10,10 @@ import pytest
 
 from specchat.engine import exact
 from specchat.engine.cache import Logits
-from specchat.engine.chat import Engine, Generated, Message, ReplyOptions
+from specchat.engine.chat import Engine
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import AdaptivePolicy, Mode, Speculation
+from specchat.engine.replies import Generated, Message, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.worker import loader
 from specchat.worker.protocol import Load, LoadSettings

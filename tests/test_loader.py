@@ -13,9 +13,10 @@ import pytest
 
 from specchat.engine import remote
 from specchat.engine.cache import Logits
-from specchat.engine.chat import Engine, Finished, Generated, Message, Notice, ReplyOptions
+from specchat.engine.chat import Engine
 from specchat.engine.llama import Context, Model, ModelError, OutOfMemory
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Finished, Generated, Message, Notice, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.memory import planning
 from specchat.memory.planning import Placement, Rung
@@ -352,7 +353,7 @@ def test_a_reply_needs_no_code_that_was_not_there_when_its_models_were_loaded(fi
     script = """
 import sys
 from pathlib import Path
-from specchat.engine.chat import Message, ReplyOptions
+from specchat.engine.replies import Message, ReplyOptions
 from specchat.worker import loader, process
 from specchat.worker.protocol import Load
 request = Load(1, Path(sys.argv[1]), Path(sys.argv[2]))

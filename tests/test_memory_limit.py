@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.chat import ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.session import Launch, Reply, Session
 from specchat.units import MIB

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.chat import Engine, Generated, Message, ReplyOptions
+from specchat.engine.chat import Engine
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import AdaptivePolicy, FixedPolicy, Mode, Speculation
+from specchat.engine.replies import Generated, Message, ReplyOptions
 from specchat.engine.rounds import Round
 from specchat.engine.sampling import SamplingSettings
 

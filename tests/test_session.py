@@ -15,10 +15,11 @@ import psutil
 import pytest
 
 from specchat import state
-from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Notice
 from specchat.engine.rounds import Origin
 from specchat.engine.stats import Figures
+from specchat.engine.text import Piece
 from specchat.idle import Idle
 from specchat.session import Attachment, Launch, Reply, Session, SessionEvent, compose
 from specchat.worker.client import EngineClosed, EngineDied, EngineError

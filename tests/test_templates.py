@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specchat.engine.chat import Message
 from specchat.engine.llama import Model
+from specchat.engine.replies import Message
 from specchat.engine.templates import ChatTemplate, Rendered, TemplateError
 from tests import ggufs
 from tests.ggufs import Vocabulary, bpe, sentencepiece

@@ -11,19 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specchat.engine import trimming
-from specchat.engine.chat import (
-    Engine,
-    Event,
-    Finished,
-    Generated,
-    Message,
-    Notice,
-    PromptTooLong,
-    Reading,
-    ReplyOptions,
-)
+from specchat.engine.chat import Engine
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import FixedPolicy, Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Notice, PromptTooLong, Reading, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.session import Launch, Session
 from specchat.worker.client import TooLong

@@ -16,8 +16,8 @@ from textual import events
 from textual.widget import Widget
 from textual.widgets import Markdown
 
-from specchat.engine.chat import Event, Finished, Message, Notice, Reading
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Message, Notice, Reading
 from specchat.engine.stats import Figures
 from specchat.tui.app import SpecchatApp
 from specchat.tui.screens.chat import ChatScreen

@@ -9,7 +9,7 @@ import pytest
 from textual.app import App, ComposeResult
 from textual.containers import Horizontal
 
-from specchat.engine.chat import Finished
+from specchat.engine.replies import Finished
 from specchat.engine.rounds import Origin
 from specchat.engine.stats import Figures
 from specchat.tui.reply import Reply

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.chat import Event, Finished, Generated, Message
+from specchat.engine.replies import Event, Finished, Generated, Message
 from specchat.history import HistoryError, Store
 from specchat.tui import clipboard, editor
 from specchat.tui.completion import candidates

@@ -13,7 +13,7 @@ import pytest
 from textual.widgets import Input, OptionList
 
 from specchat.commands import resuming
-from specchat.engine.chat import Event, Finished, Message
+from specchat.engine.replies import Event, Finished, Message
 from specchat.errors import SpecchatError
 from specchat.history import KEEP_DELETED, HistoryError, Store
 from specchat.session import Attachment

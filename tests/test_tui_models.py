@@ -13,8 +13,8 @@ import pytest
 from textual.widgets import OptionList
 
 from specchat import locations
-from specchat.engine.chat import Event, Finished, Message
 from specchat.engine.policy import Mode
+from specchat.engine.replies import Event, Finished, Message
 from specchat.errors import SpecchatError
 from specchat.session import Launch
 from specchat.tui.app import open_store

@@ -15,10 +15,11 @@ from textual import events
 from textual._xterm_parser import XTermParser
 from textual.content import Content
 
-from specchat.engine.chat import Event, Finished, Message, Piece
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Message
 from specchat.engine.rounds import Origin
 from specchat.engine.stats import Figures
+from specchat.engine.text import Piece
 from specchat.session import Attachment
 from specchat.tui import attach, editor, metrics, origins
 from specchat.tui.actions import ACTIONS, Place

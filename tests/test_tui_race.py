@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from specchat.engine.chat import Event, Finished, Generated, Message, Notice, Piece, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Notice, ReplyOptions
 from specchat.engine.rounds import Origin, Round
 from specchat.engine.sampling import SamplingSettings
+from specchat.engine.text import Piece
 from specchat.errors import SpecchatError
 from specchat.history import Store
 from specchat.lab import lanes

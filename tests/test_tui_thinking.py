@@ -10,8 +10,8 @@ import gguf
 import pytest
 
 from specchat import locations
-from specchat.engine.chat import Message, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Message, ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.session import Launch, Session
 from specchat.tui.app import SpecchatApp

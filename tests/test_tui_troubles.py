@@ -11,7 +11,7 @@ from typing import TypeAlias
 
 import pytest
 
-from specchat.engine.chat import Event, Finished, Message
+from specchat.engine.replies import Event, Finished, Message
 from specchat.errors import SpecchatError
 from specchat.history import Store
 from specchat.tui.app import SpecchatApp

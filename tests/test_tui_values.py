@@ -16,8 +16,8 @@ from textual.content import Content
 from textual.widgets import TextArea
 
 from specchat.commands import report
-from specchat.engine.chat import Finished, Message, Reading
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Finished, Message, Reading
 from specchat.engine.stats import FEWEST_COMPARED, Figures
 from specchat.errors import SpecchatError
 from specchat.tui import figures as words

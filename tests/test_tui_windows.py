@@ -10,7 +10,7 @@ import pytest
 from textual import events
 from textual.widgets import OptionList
 
-from specchat.engine.chat import Event, Message
+from specchat.engine.replies import Event, Message
 from specchat.history import Conversation, Store
 from specchat.tui.screens import conversations
 from specchat.tui.screens.conversations import ConversationsScreen

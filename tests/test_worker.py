@@ -17,8 +17,8 @@ import psutil
 import pytest
 
 from specchat import locations
-from specchat.engine.chat import Event, Finished, Generated, Message, Reading, ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Event, Finished, Generated, Message, Reading, ReplyOptions
 from specchat.worker import autopsy
 from specchat.worker import client as client_module
 from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError, EngineKilled
@@ -417,7 +417,7 @@ def test_closing_a_load_ends_the_process(client: Client) -> None:
 PARENT = """
 import sys, time
 from pathlib import Path
-from specchat.engine.chat import Message, ReplyOptions
+from specchat.engine.replies import Message, ReplyOptions
 from specchat.worker.client import Client
 from specchat.worker.protocol import LoadSettings
 client = Client()

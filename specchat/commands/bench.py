@@ -13,7 +13,7 @@ from specchat.commands.options import greedy_unless_told, model_options
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
-    from specchat.engine.chat import ReplyOptions
+    from specchat.engine.replies import ReplyOptions
     from specchat.lab.bench import Report
     from specchat.lab.prompts import Prompt
     from specchat.lab.rig import Rig

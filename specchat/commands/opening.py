@@ -18,8 +18,8 @@ import click
 from specchat import locations, settings, state, texts
 from specchat.commands import console, drafts, fitting
 from specchat.commands.options import Options, is_path
-from specchat.engine.chat import ReplyOptions
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.errors import SpecchatError
 from specchat.pairs import catalog, discovery, prepare

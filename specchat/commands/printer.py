@@ -11,7 +11,8 @@ import sys
 
 import click
 
-from specchat.engine.chat import Finished, Generated, Notice, Piece, Reading
+from specchat.engine.replies import Finished, Generated, Notice, Reading
+from specchat.engine.text import Piece
 from specchat.session import SessionEvent
 from specchat.tui.text import Cleaner, clean
 from specchat.worker.protocol import Loading

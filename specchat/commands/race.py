@@ -19,7 +19,7 @@ from rich.table import Table
 from rich.text import Text
 
 from specchat.commands import console
-from specchat.engine.chat import ReplyOptions
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.stats import ratio
 from specchat.lab import prompts, race
 from specchat.lab.lanes import Lane

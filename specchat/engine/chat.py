@@ -11,9 +11,9 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import chain
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from specchat.engine import trimming
 from specchat.engine.along import ReadingAlong
@@ -21,97 +21,24 @@ from specchat.engine.cache import Cancelled, RollbackError
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
 from specchat.engine.policy import Policy, Speculation
+from specchat.engine.replies import (
+    Event,
+    Finished,
+    Generated,
+    Message,
+    Notice,
+    PromptTooLong,
+    Reading,
+    ReplyOptions,
+)
 from specchat.engine.rounds import Origin, Round
-from specchat.engine.sampling import SamplingSettings, margin
+from specchat.engine.sampling import margin
 from specchat.engine.stats import Figures, Prompt, Stats
+from specchat.engine.templates import ChatTemplate, Rendered
 from specchat.engine.text import Piece, ReplyText
-from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
     from specchat.engine.llama import Context, Model
-    from specchat.engine.templates import Rendered
-
-__all__ = [
-    "Engine",
-    "Event",
-    "Finished",
-    "Generated",
-    "Message",
-    "Notice",
-    "Piece",
-    "PromptTooLong",
-    "Reading",
-    "ReplyOptions",
-]
-
-
-@dataclass(frozen=True, slots=True)
-class Message:
-    """One turn. `role` is "system", "user" or "assistant"; reasoning text is kept apart from the answer."""
-
-    role: str
-    content: str
-    reasoning: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class ReplyOptions:
-    """How one reply is to be written."""
-
-    sampling: SamplingSettings = field(default_factory=SamplingSettings)
-    max_tokens: int | None = None  # None: until the model ends or the context is full
-    stop: tuple[str, ...] = ()
-    template_variables: tuple[tuple[str, object], ...] = ()  # for example (("enable_thinking", False),)
-    continue_last: bool = False  # the last message is an unfinished reply to go on with
-    draft_first: bool = False  # the draft reads the prompt before the first token, off the clock: for a comparison
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """Progress through the prompt: `done` of `total` tokens that were not in the cache (`reused` were)."""
-
-    done: int
-    total: int
-    reused: int
-
-
-@dataclass(frozen=True, slots=True)
-class Generated:
-    """One round's text and figures. `pieces` may be empty while a character or a stop string is incomplete."""
-
-    pieces: tuple[Piece, ...]
-    round: Round
-    figures: Figures
-
-
-@dataclass(frozen=True, slots=True)
-class Notice:
-    """Something the person should be told in a sentence (no template: ChatML is used; oldest turns left out; ...)."""
-
-    text: str
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """The reply's end. `reason`: "end", "stop" (a stop string), "length", "context" or "cancelled"."""
-
-    reason: str
-    figures: Figures
-    pieces: tuple[Piece, ...] = ()  # text held back for a stop string that did not come
-
-
-Event: TypeAlias = Reading | Generated | Notice | Finished
-
-
-class PromptTooLong(SpecchatError):
-    """Not even the last turn fits into the context; nothing was done to the caches."""
-
-    option = "-c"
-
-    def __init__(self, what: str, tokens: int, n_ctx: int) -> None:
-        super().__init__(f"{what} has {tokens:,} tokens and the context {n_ctx:,}: shorten it or ask for a longer one")
-        self.tokens = tokens
-        self.n_ctx = n_ctx
 
 
 class Engine:
@@ -132,8 +59,6 @@ class Engine:
         `after_reply` is called when a reply ends, however it does: what the policy learned may then be kept.
         `pressure` is asked between two passes whether the draft must be released, and answers with the reason.
         """
-        from specchat.engine.templates import ChatTemplate  # loads llama_cpp, which readers of our values never need
-
         self._target, self._context = target, target_context
         self._draft, self._draft_context = draft, draft_context
         self._policy = policy

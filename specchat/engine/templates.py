@@ -18,8 +18,8 @@ from specchat.engine.text import CLOSE, OPEN
 from specchat.errors import SpecchatError
 
 if TYPE_CHECKING:
-    from specchat.engine.chat import Message
     from specchat.engine.llama import Model
+    from specchat.engine.replies import Message
 
 CHATML: Final = (
     "{% for message in messages %}{{ '<|im_start|>' + message['role'] + '\\n' + message['content'] + '<|im_end|>\\n' }}"

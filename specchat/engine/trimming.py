@@ -17,7 +17,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 if TYPE_CHECKING:
-    from specchat.engine.chat import Message
+    from specchat.engine.replies import Message
 
 Turn: TypeAlias = "tuple[Message, ...]"
 LONGEST_RESERVE: Final = 2048  # tokens kept free for a reply: few are longer

@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Final
 
-from specchat.engine.chat import Engine, ReplyOptions
+from specchat.engine.chat import Engine
 from specchat.engine.costs import Costs
 from specchat.engine.policy import AdaptivePolicy
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.stats import ratio
 from specchat.lab.prompts import WARM_UP, Prompt
 from specchat.lab.rig import Rig, following

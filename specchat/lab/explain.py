@@ -10,9 +10,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from specchat.engine.chat import ReplyOptions
 from specchat.engine.costs import Costs
 from specchat.engine.policy import AdaptivePolicy
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.stats import ratio
 from specchat.lab.prompts import Prompt
 from specchat.lab.rig import Rig

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from statistics import median
 from typing import Any
 
-from specchat.engine.chat import ReplyOptions
 from specchat.engine.llama import CACHE_TYPES
 from specchat.engine.policy import AdaptivePolicy, Mode, Speculation
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.engine.stats import ratio
 from specchat.lab.prompts import Prompt

@@ -20,10 +20,11 @@ from specchat import locations
 from specchat.engine import exact, llama, remote, vocabulary
 from specchat.engine.cache import Cancelled
 from specchat.engine.calibration import calibrate
-from specchat.engine.chat import Engine, Finished, Message, PromptTooLong, ReplyOptions
+from specchat.engine.chat import Engine
 from specchat.engine.costs import Costs
 from specchat.engine.llama import Context, Model
 from specchat.engine.policy import Policy
+from specchat.engine.replies import Finished, Message, PromptTooLong, ReplyOptions
 from specchat.engine.templates import ChatTemplate
 from specchat.errors import SpecchatError
 from specchat.memory.planning import Placement

@@ -16,10 +16,11 @@ from typing import Final
 import psutil
 
 from specchat.engine.cache import Cancelled
-from specchat.engine.chat import Engine, Finished, Generated, Message, ReplyOptions
+from specchat.engine.chat import Engine
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, NgramDrafter
 from specchat.engine.policy import Mode, Policy, Speculation
+from specchat.engine.replies import Finished, Generated, Message, ReplyOptions
 from specchat.engine.rounds import Round
 from specchat.engine.stats import ratio
 from specchat.errors import SpecchatError

@@ -9,8 +9,8 @@ from typing import Final
 
 from textual.content import Content
 
-from specchat.engine.chat import Reading
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Reading
 from specchat.engine.stats import Figures
 from specchat.tui.fit import Segment
 from specchat.worker.protocol import EngineInfo, Loading

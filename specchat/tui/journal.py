@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from functools import partial
 from typing import Final, TypeVar
 
-from specchat.engine.chat import Message as Said
+from specchat.engine.replies import Message as Said
 from specchat.engine.stats import Figures
 from specchat.history import Conversation, End, GoneError, HistoryError, Message, Store
 from specchat.session import Session

@@ -10,8 +10,8 @@ from typing import Final
 
 from textual.content import Content
 
-from specchat.engine.chat import Piece
 from specchat.engine.rounds import Origin
+from specchat.engine.text import Piece
 from specchat.tui.text import Cleaner
 
 # Underlined and reversed too, so that it can be read without colours.

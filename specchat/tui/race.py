@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final
 
-from specchat.engine.chat import Finished, Generated, Message, Piece
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Finished, Generated, Message
+from specchat.engine.text import Piece
 from specchat.lab import lanes
 from specchat.lab.lanes import Lane
 from specchat.session import Session, SessionEvent

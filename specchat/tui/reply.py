@@ -9,9 +9,10 @@ from collections import deque
 from dataclasses import replace
 from typing import Final
 
-from specchat.engine.chat import Generated, Piece, Reading
+from specchat.engine.replies import Generated, Reading
 from specchat.engine.rounds import Round
 from specchat.engine.stats import Figures
+from specchat.engine.text import Piece
 from specchat.session import Reply as SessionReply
 from specchat.session import SessionEvent
 from specchat.tui.text import Cleaner

@@ -17,8 +17,8 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, TypeAlias
 
-from specchat.engine.chat import Event, Finished, Message, ReplyOptions
 from specchat.engine.policy import Speculation
+from specchat.engine.replies import Event, Finished, Message, ReplyOptions
 from specchat.errors import SpecchatError
 from specchat.worker import autopsy, logs
 from specchat.worker.protocol import (

@@ -27,8 +27,8 @@ from queue import Empty, SimpleQueue
 from typing import IO, Any, Final, Protocol, TypeAlias
 
 from specchat import locations
-from specchat.engine.chat import Event, Message, ReplyOptions
 from specchat.engine.policy import Speculation
+from specchat.engine.replies import Event, Message, ReplyOptions
 from specchat.errors import SpecchatError
 from specchat.worker.protocol import (
     Answer,

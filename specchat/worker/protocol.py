@@ -14,8 +14,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import IO, Final, TypeAlias
 
-from specchat.engine.chat import Event, Message, ReplyOptions
 from specchat.engine.policy import Speculation
+from specchat.engine.replies import Event, Message, ReplyOptions
 
 _PICKLE: Final = 5
 

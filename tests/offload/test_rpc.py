@@ -19,7 +19,7 @@ import pytest
 
 from specchat import locations
 from specchat.engine import remote
-from specchat.engine.chat import ReplyOptions
+from specchat.engine.replies import ReplyOptions
 from specchat.engine.sampling import SamplingSettings
 from specchat.session import Launch, Reply, Session
 from specchat.units import MIB

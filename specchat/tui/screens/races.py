@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import partial
 
-from specchat.engine.chat import Message
 from specchat.engine.policy import Mode, Speculation
+from specchat.engine.replies import Message
 from specchat.errors import SpecchatError
 from specchat.session import compose
 from specchat.tui import attach
