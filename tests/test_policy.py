@@ -307,6 +307,26 @@ def test_knowing_plains_speed_costs_little_however_well_drafting_pays(
     assert stretches <= 0.013 * seconds + AdaptivePolicy.STRETCH
 
 
+@pytest.mark.parametrize("rooms", [range(1, 33), range(32, 0, -1)])
+def test_with_little_room_left_the_best_depth_that_it_has_is_taken(rooms: range) -> None:
+    policy = AdaptivePolicy(Speculation(), Costs(CURVES["gpu"], {1: 0.2, 32: 0.8}, measured=True), Learned(0.9))
+    policy.begin(0.0)
+    policy._since_plain = 0.0  # no stretch of plain is due
+    for room in rooms:
+        offers = {"draft": Offer(room), "ngram": Offer(room, match=4, quotes=True)}
+        expected = {
+            "draft": expected_tokens(policy.draft.rates(min(room, 16))),
+            "ngram": policy.ngram.expected(offers["ngram"], room),
+        }
+        speeds = {
+            (name, k): tokens[k] / policy.costs.rounds(name, len(tokens) - 1)[k]
+            for name, tokens in expected.items()
+            for k in range(1, len(tokens))
+        }
+        choice = policy.choose(offers)
+        assert (choice.drafter, choice.depth) == max(speeds, key=lambda option: speeds[option])
+
+
 @pytest.mark.parametrize("quotes", [True, False])
 def test_why_a_copy_is_not_made_never_contradicts_itself(quotes: bool) -> None:
     policy = AdaptivePolicy(Speculation(), World(CURVES["cpu q8_0"], 0.2, lambda _: 0.0).costs())

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import replace
 
 import llama_cpp
 import numpy as np
@@ -170,7 +169,11 @@ def test_a_seed_fixes_the_stream_and_none_does_not() -> None:
 @pytest.mark.parametrize(("last_n", "end", "expected"), [(3, None, [7, 8, 9]), (3, 4, [2, 3, 4]), (0, None, [])])
 def test_the_window_ends_before_the_position(last_n: int, end: int | None, expected: list[int]) -> None:
     tokens = [1, 2, 3, 4, 5, 6, 7, 8, 9]
-    assert window(tokens, replace(SamplingSettings(), repeat_last_n=last_n), end) == expected
+    assert window(tokens, SamplingSettings(repeat_penalty=1.1, repeat_last_n=last_n), end) == expected
+
+
+def test_without_penalties_nothing_of_the_past_is_looked_at() -> None:
+    assert window([1, 2, 3], SamplingSettings(repeat_penalty=1.0)) == []
 
 
 def test_confidence_is_the_softmax_at_temperature_zero() -> None:

@@ -210,6 +210,7 @@ class NgramAcceptance:
     """
 
     EDGES: Final = (3, 4, 5, 6, 8, 12, 16, 32)
+    _BUCKETS: Final = np.searchsorted(EDGES, np.arange(128), side="right")  # of every length that is priced
     # As 42 replies of a 135M model to 21 prompts had them, at temperature 0 and at 1; soon measured. A certain proposal
     # is accepted with the target's own probability of it: copying ends sooner, the hotter the sampling is.
     QUOTATION: Final = (
@@ -250,8 +251,8 @@ class NgramAcceptance:
 
     def rates(self, offer: Offer, depth: int) -> NDArray[np.float64]:
         """Acceptance of the proposals at positions 0 .. depth - 1 of what is offered."""
-        buckets = [bisect_right(self.EDGES, offer.match + i) for i in range(depth)]
-        return self._values[offer.quotes][buckets]
+        start = min(offer.match, self.EDGES[-1])
+        return self._values[offer.quotes][self._BUCKETS[start : start + depth]]
 
     def expected(self, offer: Offer, depth: int) -> NDArray[np.float64]:
         """Expected tokens of a round of 0 .. depth of the proposals on offer."""

@@ -182,8 +182,8 @@ class Decoder:
     def _choose(self, kept: Sequence[int], room: int) -> Choice:
         if self._policy.speculation.mode is Mode.OFF:  # an offer costs a look-up
             return self._policy.choose({})
-        offers = {name: drafter.offer(kept, room) for name, drafter in self._drafters.items()}
-        return self._policy.choose({name: offer for name, offer in offers.items() if offer.room > 0})
+        offers = ((name, drafter.offer(kept, room)) for name, drafter in self._drafters.items())
+        return self._policy.choose({name: offer for name, offer in offers if offer.room > 0})
 
     def lose(self, drafter: Drafter, error: SpecchatError | RollbackError) -> str:
         """A drafter that fails is given up, not the reply; answers with the reason."""

@@ -130,6 +130,8 @@ def distribution(logits: Logits, settings: SamplingSettings, preceding: Sequence
 
 def window(tokens: Sequence[int], settings: SamplingSettings, end: int | None = None) -> list[int]:
     """The last of `tokens` before `end`, as far back as the penalties look: what `distribution` needs to see."""
+    if settings.repeat_penalty == 1.0:
+        return []
     end = len(tokens) if end is None else end
     return list(tokens[max(0, end - settings.repeat_last_n) : end])
 

@@ -98,6 +98,9 @@ class StopStrings:
         """What can no longer become part of a stop string."""
         if self.found is not None or not text:
             return []
+        if not self._strings:
+            self._passed += len(text)
+            return [(text, origin)]
         self._held.append((text, origin))
         held = "".join(text for text, _ in self._held)
         matches = [(at + len(string), at) for string in self._strings if (at := held.find(string)) >= 0]
@@ -145,6 +148,9 @@ class Reasoning:
     def feed(self, text: str, origin: Origin) -> Iterator[Piece]:
         """Pieces that are certain now."""
         if not text:
+            return
+        if self._part is _Part.ANSWER:  # all that comes after it is, so nothing is held
+            yield Piece(text, origin)
             return
         self._held.append((text, origin))
         while self._held and (step := self._step("".join(text for text, _ in self._held))) is not None:
