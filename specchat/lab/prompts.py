@@ -66,6 +66,14 @@ _NOTICE: Final = (
     "use the entrance in Mill Lane, as the main door will be locked. Reserved books can be collected at the desk of "
     "the reading room."
 )
+_COUNT: Final = (
+    "one, two, three, four, five, six, seven, eight, nine, ten, eleven, twelve, thirteen, fourteen, fifteen, sixteen, "
+    "seventeen, eighteen, nineteen, twenty, twenty-one, twenty-two, twenty-three, twenty-four, twenty-five, "
+    "twenty-six, twenty-seven, twenty-eight, twenty-nine, thirty, thirty-one, thirty-two, thirty-three, thirty-four, "
+    "thirty-five, thirty-six, thirty-seven, thirty-eight, thirty-nine, forty, forty-one, forty-two, forty-three, "
+    "forty-four, forty-five, forty-six, forty-seven, forty-eight, forty-nine, fifty, fifty-one, fifty-two, "
+    "fifty-three, fifty-four, fifty-five, fifty-six, fifty-seven, fifty-eight, fifty-nine, sixty"
+)
 
 # Free text, where little can be copied, and tasks that repeat much of the prompt or of the reply itself.
 BENCH: Final = (
@@ -78,7 +86,7 @@ BENCH: Final = (
     Prompt("correct", f"Correct the mistakes in this text and print the corrected text:\n\n{_FAULTY}"),
     Prompt("story", "Write a short story about a clockmaker who is afraid of being late."),
     Prompt("summary", f"Summarise this text in three sentences:\n\n{_ARTICLE}"),
-    Prompt("numbers", "Write the numbers from one to sixty as English words, separated by commas."),
+    Prompt("numbers", f"Write the numbers from one to sixty as English words, like this: {_COUNT}."),
     Prompt("repeat", f"Repeat the following text word for word:\n\n{_NOTICE}"),
 )
 
