@@ -147,7 +147,7 @@ class AdaptivePolicy:
     CLOSE: Final = 0.9  # of plain speed: within the error of a dozen tokens
     EVIDENCE: Final = 80.0  # judged tokens, before which doubt about a pair is cleared up at once
     LUMP: Final = 0.02  # of the time spent on this reply: no reply, however short, pays for judging in the long run
-    REPRICE_EVERY: Final = 8  # plain rounds
+    REPRICE_EVERY: Final = 16  # plain rounds
     LONG: Final = 32  # longer matches and more room make no difference to a price
     # A drafter must beat plain by this much: the estimates are no better, and those of short matches still hopeful.
     GAIN: Final[Mapping[str, float]] = {"draft": 1.01, "ngram": 1.15}
