@@ -280,6 +280,26 @@ def test_no_memory_for_the_target_is_an_error_with_everything_given_back(
     assert all(model.handle is None for model in opened)
 
 
+def test_attention_that_takes_less_memory_keeps_the_target_alive(
+    load: Any, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The scores of a whole batch may be what there is no room for, whatever the plan believed."""
+    make_context = Context.__init__
+
+    def making(context: Context, model: Model, **options: Any) -> None:
+        if options["flash_attention"] is False:
+            raise OutOfMemory("there is not enough memory for a context")
+        make_context(context, model, **options)
+
+    monkeypatch.setattr(Context, "__init__", making)
+    for draft in (None, "draft"):
+        info = load("target", draft)
+        assert info.plan[0].startswith("the target alone in RAM")
+        assert ("not enough memory" in info.draft_obstacle) == bool(draft)
+        assert info.draft_can_return == bool(draft)
+        assert reply(engines[-1])
+
+
 @pytest.mark.parametrize("stage", STAGES)
 def test_a_draft_comes_back_beside_the_running_target_when_there_is_room(
     files: Path, load: Any, engines: list[Engine], stage: str, monkeypatch: pytest.MonkeyPatch
@@ -371,7 +391,7 @@ def test_rungs_that_ended_a_process_are_left_out(files: Path, engines: list[Engi
         request = Load(1, files / "target.gguf", files / "draft.gguf", steps_down=steps)
         engine, info = loader.load_engine(request, lambda *_: None, lambda: False)
         engines.append(engine)
-        assert (info.draft is not None, info.steps_down) == (draft, min(steps, 1))
+        assert (info.draft is not None, info.steps_down) == (draft, min(steps, 2))
         assert draft or "want of memory" in info.draft_obstacle
 
 

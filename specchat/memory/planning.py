@@ -245,12 +245,17 @@ def _in_ram(wish: Wish, machine: Machine, target: Placement, n_ctx: int) -> Iter
 
     Flash attention on a CPU takes fewer than 64 rows one by one (ggml-cpu/ops.cpp: GGML_FA_TILE_Q), and so few are what
     verifying has. Without it 16 rows over 800 tokens took two thirds of the time (SmolLM2-135M, Q8_0); the scores of a
-    whole batch then stand in memory, which is much where the context is long.
+    whole batch then stand in memory, which is much where the context is long. With it is what the target comes down to
+    last, should there be less room than was thought.
     """
     pair = [Rung("both models in RAM", target, Placement())] if wish.draft is not None else []
     for rung in (*pair, Rung("the target alone in RAM", target)):
         quick = replace(rung, target=_without_flash(rung.target), draft=rung.draft and _without_flash(rung.draft))
-        yield rung if _short(wish, machine, quick, n_ctx) else quick
+        fits = not _short(wish, machine, quick, n_ctx)
+        if fits:
+            yield quick
+        if not fits or (rung.draft is None and rung != quick):
+            yield rung
 
 
 def _without_flash(placement: Placement) -> Placement:

@@ -199,8 +199,11 @@ class _Loading:
             raise ModelError(unfit)
         obstacle = unfit or self._plan.draft_obstacle
         step, rung = steps[0]
-        if request.steps_down and rung.draft is None and self._plan.wish.draft and not obstacle:
-            obstacle = "the engine ended, probably for want of memory, with the draft model: it was left out"
+        if rung.draft is None and self._plan.wish.draft and not obstacle:
+            if self._failures:
+                obstacle = f"memory does not hold the draft model too ({'; '.join(self._failures)})"
+            elif request.steps_down:
+                obstacle = "the engine ended, probably for want of memory, with the draft model: it was left out"
         for step, rung in steps:
             if rung.draft is None or unfit or request.draft is None:
                 break
