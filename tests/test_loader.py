@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -11,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from specchat import locations
 from specchat.engine import remote
 from specchat.engine.cache import Logits
 from specchat.engine.chat import Engine
@@ -326,6 +328,48 @@ def test_a_draft_comes_back_beside_the_running_target_when_there_is_room(
     again = reply(engines[0])
     assert "draft" in {event.round.drafter for event in again}
     assert text(again) == text(first)
+
+
+@pytest.mark.parametrize("settings", [{}, {"type_k": "q8_0", "type_v": "q8_0"}])
+@pytest.mark.parametrize("kept", [True, False])
+def test_a_draft_that_comes_back_leaves_the_conversation_alone(
+    files: Path, load: Any, engines: list[Engine], settings: Any, kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A target that is full has no room to be timed in, and would have to read everything again."""
+    with monkeypatch.context() as patch:
+        fail(patch, "cache", named("draft"))
+        info = load("wide", "draft", n_ctx=256, **settings)
+    if not kept:  # a full disk, or one that is read only
+        shutil.rmtree(locations.cache_dir() / "measured")
+    engine = engines[0]
+    reply(engine)
+    target = engine.target_context
+    target.decode([5] * (target.n_ctx - len(target.tokens)), 0)
+    full = list(target.tokens)
+    request = Load(
+        1, files / "wide.gguf", files / "draft.gguf", settings=LoadSettings(threads=1, n_ctx=256, **settings)
+    )
+    assert loader.restore_draft(engine, info, request, lambda *_: None, lambda: False).draft is not None
+    assert list(target.tokens) == full
+
+
+def test_what_was_learned_of_a_pair_is_known_however_its_draft_came(
+    files: Path, load: Any, engines: list[Engine], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings: Any = {"type_k": "q8_0", "type_v": "q8_0"}
+    load("wide", "draft", **settings)
+    policies: list[Any] = [engines[0]._policy]
+    engines[0].speculation = Speculation(Mode.DRAFT, 3)
+    reply(engines[0])
+    with monkeypatch.context() as patch:
+        fail(patch, "cache", named("draft"))
+        info = load("wide", "draft", **settings)
+    request = Load(1, files / "wide.gguf", files / "draft.gguf", settings=LoadSettings(threads=1, **settings))
+    loader.restore_draft(engines[1], info, request, lambda *_: None, lambda: False)
+    policies.append(engines[1]._policy)
+    before, after = (policy.learned().trials for policy in policies)
+    assert after == pytest.approx(before)
+    assert after > 0
 
 
 def test_a_draft_that_cannot_propose_does_not_come_back(files: Path, load: Any, engines: list[Engine]) -> None:

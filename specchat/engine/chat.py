@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 from specchat.engine import trimming
 from specchat.engine.along import ReadingAlong
 from specchat.engine.cache import Cancelled, RollbackError
+from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
 from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
-from specchat.engine.policy import Policy, Speculation
+from specchat.engine.policy import AdaptivePolicy, Policy, Speculation
 from specchat.engine.replies import (
     Event,
     Finished,
@@ -109,6 +110,11 @@ class Engine:
     def has_draft(self) -> bool:
         """Whether there is a draft model now."""
         return self._draft_context is not None
+
+    @property
+    def costs(self) -> Costs | None:
+        """What was measured of the models at load; None where the policy does not ask."""
+        return self._policy.costs.at_load if isinstance(self._policy, AdaptivePolicy) else None
 
     def attach_draft(
         self, draft: Context, policy: Policy, after_reply: Callable[[], None], pressure: Callable[[], str]

@@ -121,6 +121,7 @@ class CostModel:
     """What drafting and verifying cost now, in seconds."""
 
     def __init__(self, costs: Costs) -> None:
+        self.at_load = costs
         self.target = PassCosts(costs.target, measured=costs.measured)
         self.draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
         # Weighted sums, and weights: of our own seconds for each verified row, and of what a plain token really took.

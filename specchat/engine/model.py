@@ -44,10 +44,11 @@ class Closable(Protocol):
 class Model:
     """A GGUF file in memory (or only its header and vocabulary). Make one with `Model.load`."""
 
-    def __init__(self, path: Path, handle: int, *, vocab_only: bool, gpu_layers: int) -> None:
+    def __init__(self, path: Path, handle: int, *, vocab_only: bool, gpu_layers: int, devices: Sequence[str]) -> None:
         self.path = path
         self.vocab_only = vocab_only
         self.gpu_layers = gpu_layers  # how many were to be offloaded: 0 without a GPU
+        self.devices = tuple(devices)  # those that llama.cpp was restricted to; empty: none
         self.handle: int | None = handle
         self._vocab = api.llama_model_get_vocab(handle)
         self.n_vocab: int = api.llama_vocab_n_tokens(self._vocab)
@@ -96,7 +97,7 @@ class Model:
             raise report.raised
         if not handle:
             raise load_failure(path, log.errors)
-        model = cls(path, handle, vocab_only=vocab_only, gpu_layers=parameters.n_gpu_layers)
+        model = cls(path, handle, vocab_only=vocab_only, gpu_layers=parameters.n_gpu_layers, devices=devices)
         if obstacle := model._chat_obstacle():
             model.close()
             raise ModelError(f"{path.name} cannot chat: {obstacle}")

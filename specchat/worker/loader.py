@@ -141,7 +141,7 @@ def restore_draft(
         except ModelError as error:
             obstacle = str(error)
             continue
-        policy, keep = loading.policy(target, draft, rung)
+        policy, keep = loading.policy(target, draft, info.devices, engine.costs)
         engine.attach_draft(draft, policy, keep, loading.pressure(rung.target))
         where = " and ".join(f"{format_memory(size)} in {name}" for name, size in plan.use.items())
         lines = (*info.plan, f"since then the draft model came back: {where}")
@@ -192,7 +192,7 @@ class _Loading:
         """The target in one place, the draft in the first that holds. Raises ModelError."""
         request = self._request
         target = self.place("target", request.target, placement, self._plan.n_ctx)
-        if request.settings.exact and (refusal := self._refusal(target, placement)):
+        if request.settings.exact and (refusal := self._refusal(target, self._devices(placement))):
             raise NotExact(refusal)
         unfit = (self._obstacle or self.unfit(target)) if request.draft else ""
         if unfit and request.draft_required:
@@ -249,11 +249,10 @@ class _Loading:
             raise
         return context
 
-    def _refusal(self, target: Context, placement: Placement) -> str:
+    def _refusal(self, target: Context, devices: Sequence[str]) -> str:
         """Why the target is not exact in this place, checked on real rows; "" if it is."""
         self._progress("checking exact mode", None)
-        conditions = self._conditions(target, None, Rung("", placement))
-        return measured.once(lambda: exact.obstacle(target) or "", "exact", *conditions)
+        return measured.once(lambda: exact.obstacle(target) or "", "exact", *_conditions(target, None, devices))
 
     def unfit(self, target: Context) -> str:
         """Why the draft asked for cannot propose for this target wherever it is placed; "" if it can.
@@ -270,10 +269,15 @@ class _Loading:
         except ModelError as error:
             return str(error)
 
-    def policy(self, target: Context, draft: Context | None, rung: Rung) -> tuple[AdaptivePolicy, Callable[[], None]]:
-        """The policy for these costs, and what keeps for the next session what it learns."""
-        known = Measured.of(*self._conditions(target, draft, rung))
-        costs = known.costs or self._calibrate(target, draft, rung)
+    def policy(
+        self, target: Context, draft: Context | None, devices: Sequence[str], running: Costs | None = None
+    ) -> tuple[AdaptivePolicy, Callable[[], None]]:
+        """The policy for these costs, and what keeps for the next session what it learns.
+
+        `devices` are the target's; `running` is what is known of one that may hold a conversation by now.
+        """
+        known = Measured.of(*_conditions(target, draft, devices))
+        costs = known.costs or self._calibrate(target, draft, devices, running)
         policy = AdaptivePolicy(self._request.settings.speculation, costs, known.learned)
 
         def keep() -> None:
@@ -293,7 +297,8 @@ class _Loading:
     def _finish(
         self, target: Context, draft: Context | None, step: int, rung: Rung, obstacle: str, unfit: str
     ) -> tuple[Engine, EngineInfo]:
-        policy, keep = self.policy(target, draft, rung)
+        devices = self._devices(rung.target)
+        policy, keep = self.policy(target, draft, devices)
         small = draft.model if draft else None
         pressure = self.pressure(rung.draft or Placement())
         engine = Engine(target.model, target, small, draft, policy, keep, pressure)
@@ -302,7 +307,7 @@ class _Loading:
             draft=_info(small) if small else None,
             n_ctx=target.n_ctx,
             threads=target.threads,
-            devices=self._devices(rung.target),
+            devices=devices,
             draft_obstacle=obstacle,
             draft_can_return=bool(obstacle) and not unfit,
             steps_down=step,
@@ -313,18 +318,14 @@ class _Loading:
         )
         return engine, info
 
-    def _conditions(self, target: Context, draft: Context | None, rung: Rung) -> Iterator[object]:
-        """Whatever the measured costs depend on."""
-        yield version("llama-cpp-python"), self._devices(rung.target)
-        for context, placement in ((target, rung.target), (draft, rung.draft)):
-            yield (identity(context.model.path), context.threads, placement) if context else None
-
-    def _calibrate(self, target: Context, draft: Context | None, rung: Rung) -> Costs:
+    def _calibrate(
+        self, target: Context, draft: Context | None, devices: Sequence[str], running: Costs | None
+    ) -> Costs:
         self._progress("measuring this machine", None)
-        alone = Measured.of(*self._conditions(target, None, replace(rung, draft=None))).costs if draft else None
-        if draft is not None and alone is not None:  # the target may hold a conversation by now
-            return replace(alone, draft=calibrate_draft(draft))
-        return calibrate(target, draft)
+        if draft is None:
+            return calibrate(target, None)
+        alone = running or Measured.of(*_conditions(target, None, devices)).costs
+        return replace(alone, draft=calibrate_draft(draft)) if alone else calibrate(target, draft)
 
     def _devices(self, placement: Placement) -> tuple[str, ...]:
         used = [device for device in llama.devices() if device.name in placement.devices]
@@ -350,6 +351,13 @@ class _Loading:
         if not obstacle:
             yield from self._plan.reasons
             yield from self._failures
+
+
+def _conditions(target: Context, draft: Context | None, devices: Sequence[str]) -> Iterator[object]:
+    """Whatever the measured costs depend on."""
+    yield version("llama-cpp-python"), tuple(devices)
+    for context in (target, draft):
+        yield (identity(context.model.path), context.threads, context.setting) if context else None
 
 
 def first_pass(context: Context) -> None:
