@@ -51,3 +51,10 @@ def format_memory(count: float) -> str:
     if count >= GIB:
         return f"{count / GIB:.1f} GiB"
     return f"{count / MIB:.0f} MiB"
+
+
+def format_lack(count: int) -> str:
+    """A memory size that is missing, rounded up: so much more is enough, and never 0 MiB."""
+    if count >= GIB:
+        return f"{-(-count * 10 // GIB) / 10:.1f} GiB"
+    return f"{-(-count // MIB)} MiB"

@@ -13,7 +13,7 @@ from specchat.memory import planning, shapes, table
 from specchat.memory.machine import RAM, Device, Machine, Other, budget, margin, missing, ram_margin
 from specchat.memory.planning import ALL_LAYERS, Placement, Plan, Rung, Wish, plan
 from specchat.memory.shapes import Layer, Pass, Shape
-from specchat.units import GIB, MIB
+from specchat.units import GIB, MIB, format_lack, parse_size
 
 
 def model(name: str, n_layer: int, layer_mib: int, n_ctx_train: int = 131072, tied: bool = False) -> Shape:
@@ -76,6 +76,19 @@ def test_in_ram_each_step_down_takes_less_and_the_last_takes_least(ram: float, n
     assert needed == sorted(set(needed), reverse=True)
     least = found.rungs[-1]
     assert (least.draft, least.target.flash_attention) == (None, True if exact else None)
+
+
+@given(ram=st.floats(5.0, 40.0))
+def test_auto_goes_without_speed_before_it_goes_without_its_first_8192_tokens(ram: float) -> None:
+    here = machine(ram)
+    assert plan(PAIR, here).n_ctx >= plan(replace(PAIR, n_ctx=8192), here).n_ctx
+
+
+@given(st.integers(1, 64 * GIB))
+def test_what_is_said_to_be_missing_is_enough(lack: int) -> None:
+    said = format_lack(lack)
+    assert lack <= parse_size(said) <= lack + max(MIB, lack // 8)
+    assert not said.startswith("0 ")
 
 
 def test_elsewhere_attention_is_as_it_must_be_or_as_llama_cpp_has_it() -> None:

@@ -16,7 +16,7 @@ from typing import Final
 from specchat.memory import shapes
 from specchat.memory.machine import RAM, Device, Machine, missing
 from specchat.memory.shapes import Pass, Shape
-from specchat.units import format_memory
+from specchat.units import format_lack
 
 FIRST_CONTEXT: Final = 8192
 LONGEST_CONTEXT: Final = 32768
@@ -139,7 +139,7 @@ def _impossible(wish: Wish, machine: Machine, n_ctx: int) -> Plan:
     rung, lack = min(zip(alone, lacks, strict=True), key=lambda pair: sum(pair[1].values()))
     where, short = max(lack.items(), key=lambda item: item[1])
     needed = tuple(parts(wish, machine, rung, n_ctx))
-    reason = f"{wish.target.name} with a context of {n_ctx:,} tokens needs {format_memory(short)} more {_of(where)}"
+    reason = f"{wish.target.name} with a context of {n_ctx:,} tokens needs {format_lack(short)} more {_of(where)}"
     return Plan(wish, machine, (), n_ctx, needed, (reason,), short, where)
 
 
@@ -167,13 +167,15 @@ def _lengths(wish: Wish) -> Iterator[int]:
 
 
 def _grown(wish: Wish, machine: Machine, rung: Rung, n_ctx: int) -> int:
-    """The longest context that this rung has room for: as "auto" goes, or, at the price of speed, as asked at most."""
+    """The longest context that this rung has room for: as asked (see `_lengths`) at the price of speed, or as "auto"
+    goes."""
+    asked = wish.n_ctx or FIRST_CONTEXT
     trained = wish.target.n_ctx_train or n_ctx
     most = min(wish.n_ctx or LONGEST_CONTEXT, trained)
 
     def fits(length: int) -> bool:
         slower = (other for other in _candidates(wish, machine, length) if other.name == rung.name)
-        return any(not _short(wish, machine, one, length) for one in (rung, *(slower if wish.n_ctx else ())))
+        return any(not _short(wish, machine, one, length) for one in (rung, *(slower if length <= asked else ())))
 
     low, high = 0, max(0, (most - n_ctx) // _STEP)
     while low < high:
@@ -204,7 +206,7 @@ def _short(wish: Wish, machine: Machine, rung: Rung, n_ctx: int) -> dict[str, in
 
 def _lacking(rung: Rung, lack: Mapping[str, int]) -> str:
     where, short = max(lack.items(), key=lambda item: item[1])
-    return f"{rung.name}: {format_memory(short)} too little {_of(where)}"
+    return f"{rung.name}: {format_lack(short)} too little {_of(where)}"
 
 
 def _of(where: str) -> str:
