@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from specchat import locations
+from specchat.engine import exact as exact_mode
 from specchat.engine import remote
 from specchat.engine.cache import Logits
 from specchat.engine.chat import Engine
@@ -472,6 +473,22 @@ def test_a_cache_type_that_was_asked_for_is_used_and_said(load: Any, engines: li
     assert "q8_0" in "\n".join(info.plan)
     assert "distributed" in info.notices[0]
     assert reply(engines[0])
+
+
+@pytest.mark.parametrize("type_k", ["f16", "q8_0"])
+@pytest.mark.parametrize("type_v", ["f16", "bf16", "f32", "q8_0"])
+@pytest.mark.parametrize("exact", [True, False])
+def test_what_is_said_of_the_cache_is_what_it_is(
+    load: Any, type_k: str, type_v: str, exact: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exact mode has the values as it needs them, whatever was asked."""
+    monkeypatch.setattr(exact_mode, "obstacle", lambda _: None)
+    info = load("wide", type_k=type_k, type_v=type_v, exact=exact)
+    real_v = "bf16" if exact else type_v
+    said = "; ".join(info.notices)
+    assert (f"as {type_k} and {real_v}" in said) == (type_k != "f16" or (real_v == type_v != "f16"))
+    assert (f"as {real_v}, not as {type_v}" in said) == (real_v != type_v != "f16")
+    assert f"{type_k} and {real_v}" in "; ".join(info.plan) or type_k == real_v
 
 
 # ---- rungs

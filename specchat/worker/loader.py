@@ -314,7 +314,7 @@ class _Loading:
             plan=tuple(table.lines(planning.settled(self._plan, rung, self._failures))),
             thinks=engine.template.thinks,
             can_toggle_thinking=engine.template.can_toggle_thinking,
-            notices=tuple(self._notices(target, obstacle)),
+            notices=tuple(self._notices(target, rung.target, obstacle)),
         )
         return engine, info
 
@@ -331,7 +331,7 @@ class _Loading:
         used = [device for device in llama.devices() if device.name in placement.devices]
         return tuple(f"{device.name} ({device.description})" for device in used) or ("CPU",)
 
-    def _notices(self, target: Context, obstacle: str) -> Iterator[str]:
+    def _notices(self, target: Context, placement: Placement, obstacle: str) -> Iterator[str]:
         model = target.model
         if target.rollback_limit == 0 and not obstacle:
             yield f"no speculation with this model: {model.rollback_obstacle}"
@@ -341,9 +341,12 @@ class _Loading:
             )
         if target.n_ctx > model.n_ctx_train:
             yield f"{model.path.name} was trained for {model.n_ctx_train:,} tokens: beyond that its text gets worse"
-        settings = self._request.settings
-        if (settings.type_k, settings.type_v) != ("f16", "f16"):
-            yield f"the cache of {model.path.name} is kept as {settings.type_k} and {settings.type_v}, as asked: " + (
+        asked = (self._request.settings.type_k, self._request.settings.type_v)
+        kept = (placement.type_k, placement.type_v)
+        if asked[1] not in ("f16", kept[1]):
+            yield f"exact mode keeps the values in the cache of {model.path.name} as {kept[1]}, not as {asked[1]}"
+        if asked != ("f16", "f16") and (asked == kept or asked[0] != "f16"):
+            yield f"the cache of {model.path.name} is kept as {kept[0]} and {kept[1]}, as asked: " + (
                 "its replies are distributed a little differently"
             )
         yield from self._plan.absent
