@@ -420,6 +420,16 @@ class TestNgramDrafter:
             offer = drafter.offer(kept[:end], 9)
         assert offer.match == (longest_by_scan(kept) if longest_by_scan(kept) >= 2 else 0)
 
+    @given(st.lists(st.integers(0, 3), min_size=3, max_size=60), st.integers(1, 40))
+    @settings(max_examples=200, deadline=None)
+    def test_nothing_is_proposed_after_the_end_of_a_message(self, kept: list[int], depth: int) -> None:
+        drafter = NgramDrafter(lambda token: token == 0)
+        list(drafter.read(kept))
+        proposed = [p.token for p in drafter.propose(kept, depth, Sampler(GREEDY)).proposals]
+        whole = self.propose(kept, depth)
+        assert proposed == whole[: whole.index(0) + 1 if 0 in whole else depth]
+        assert drafter.offer(kept, depth).room == len(proposed)
+
 
 def longest_by_scan(kept: list[int]) -> int:
     """Longest earlier occurrence of a suffix, found by the largest order that matches, most recent first."""

@@ -76,7 +76,7 @@ class Engine:
     def _make_drafters(self) -> dict[str, Drafter]:
         if self._context.rollback_limit == 0:
             return {}
-        drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
+        drafters: dict[str, Drafter] = {"ngram": NgramDrafter(self._target.is_eog)}
         if self._draft_context is not None:
             drafters["draft"] = ModelDrafter(self._draft_context, self._target.n_vocab)
         return drafters

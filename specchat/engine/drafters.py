@@ -8,6 +8,7 @@ dropping a drawn token for its own probability would bias the output.
 from __future__ import annotations
 
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
@@ -208,6 +209,8 @@ class NgramDrafter:
 
     Prompt look-up decoding. The index is incremental: every new token costs one dictionary entry for each order
     however long the conversation is; nothing is scanned. Needs no memory worth naming and is deterministic (one-hot q).
+    What it proposes ends where a message did: after a token that ends a generation nothing is kept, and rows for it
+    would be verified for nothing.
     """
 
     name = "ngram"
@@ -215,8 +218,10 @@ class NgramDrafter:
     ORDERS = (16, 8, 4, 2)
     LONGEST = 64
 
-    def __init__(self) -> None:
+    def __init__(self, is_eog: Callable[[int], bool] = lambda _token: False) -> None:
+        self._is_eog = is_eog
         self._tokens: list[int] = []
+        self._ends: list[int] = []  # positions of tokens that end a generation
         self._reply = 0  # position of the reply's first token
         # For each order: the last n tokens -> position of what followed their most recent occurrence.
         self._index: list[dict[tuple[int, ...], int]] = [{} for _ in self.ORDERS]
@@ -233,7 +238,13 @@ class NgramDrafter:
         position, length = self._match(kept)
         if not length:
             return Offer(0)
-        return Offer(min(room, self.LONGEST), length, position < self._reply, token=self._tokens[position])
+        room = min(room, self.LONGEST, self._left(position))
+        return Offer(room, length, position < self._reply, token=self._tokens[position])
+
+    def _left(self, position: int) -> int:
+        """How many tokens there are from `position` to the end of a message, that one included."""
+        at = bisect_left(self._ends, position)
+        return self._ends[at] + 1 - position if at < len(self._ends) else self.LONGEST
 
     def _match(self, kept: Sequence[int]) -> tuple[int, int]:
         """(position of the continuation, length of the match); (0, 0) when there is none."""
@@ -249,6 +260,7 @@ class NgramDrafter:
 
     def propose(self, kept: Sequence[int], depth: int, _sampler: Sampler, _worth: Continue = always) -> Draft:
         position, length = self._match(kept)
+        depth = min(depth, self._left(position))
         run = self._tokens[position : position + depth] if length else []
         # A match that overlaps the end is a repetition: go on round its period.
         while run and len(run) < depth:
@@ -271,10 +283,13 @@ class NgramDrafter:
         for order, index in zip(self.ORDERS, self._index, strict=True):
             if position >= order:
                 index[tuple(self._tokens[-order:])] = position
+        if self._is_eog(token):
+            self._ends.append(position)
         self._tokens.append(token)
 
     def _restart(self) -> None:
         self._tokens.clear()
+        self._ends.clear()
         for index in self._index:
             index.clear()
 

@@ -28,7 +28,7 @@ def run(
     rig.clear()
     rig.target.decode(prompt[:-1], 0)
     model = rig.target.model
-    drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
+    drafters: dict[str, Drafter] = {"ngram": NgramDrafter(model.is_eog)}
     if rig.draft is not None:
         drafters["draft"] = ModelDrafter(rig.draft, model.n_vocab)
     read(drafters.values(), policy, prompt)

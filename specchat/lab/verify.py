@@ -108,7 +108,7 @@ class Writer:
         if unread := prompt[len(self.target.tokens) : -1]:
             self.target.decode(unread, 0)
         model = self._rig.target.model
-        drafters: dict[str, Drafter] = {"ngram": NgramDrafter()}
+        drafters: dict[str, Drafter] = {"ngram": NgramDrafter(model.is_eog)}
         if self._rig.draft is not None:
             drafters["draft"] = ModelDrafter(self._rig.draft, model.n_vocab)
         read(drafters.values(), policy, prompt)
