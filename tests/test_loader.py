@@ -373,6 +373,23 @@ def test_what_was_learned_of_a_pair_is_known_however_its_draft_came(
     assert after > 0
 
 
+def test_a_draft_comes_back_only_within_what_the_target_left_of_the_limit(
+    files: Path, load: Any, engines: list[Engine]
+) -> None:
+    target, draft = (sum(planning.use(parts).values()) for parts in split_parts(files))
+    info = load("target", "draft", memory_limit=target + draft - 1)
+    assert info.draft is None
+    context = engines[0].target_context
+    wish, rung = planning.Wish(loader.shape(files / "target.gguf")), Rung("", Placement(*context.setting))
+    taken = sum(part.bytes for part in planning.parts(wish, machine.read(), rung, context.n_ctx))
+    for more, comes in ((-1, False), (0, True)):
+        limited = LoadSettings(threads=1, memory_limit=taken + draft + more)
+        request = Load(1, files / "target.gguf", files / "draft.gguf", settings=limited)
+        back = loader.restore_draft(engines[0], info, request, lambda *_: None, lambda: False)
+        assert (back.draft is not None) == comes
+        assert comes or "memory" in back.draft_obstacle
+
+
 def test_a_draft_that_cannot_propose_does_not_come_back(files: Path, load: Any, engines: list[Engine]) -> None:
     info = load("target", "other")
     assert not info.draft_can_return

@@ -7,7 +7,7 @@ and never more than the user's limit. Memory that a GPU shares with the processo
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 from specchat.units import GIB, MIB
@@ -73,6 +73,19 @@ def budget(machine: Machine, limit: int | None = None) -> dict[str, int]:
     free = {RAM: machine.ram_available - ram_margin(machine)}
     free |= {device.name: device.free - margin(device) for device in machine.devices}
     return {name: max(0, bytes_ if limit is None else min(bytes_, limit)) for name, bytes_ in free.items()}
+
+
+def within(limit: int, taken: Mapping[str, int], machine: Machine) -> Machine:
+    """The machine as it is for what comes beside something that has `taken` so much of a user's limit already."""
+
+    def left(name: str, free: int, kept: int) -> int:
+        return min(free, max(0, limit - taken.get(name, 0)) + kept)
+
+    return replace(
+        machine,
+        ram_available=left(RAM, machine.ram_available, ram_margin(machine)),
+        devices=tuple(replace(one, free=left(one.name, one.free, margin(one))) for one in machine.devices),
+    )
 
 
 def missing(use: Mapping[str, int], machine: Machine, limit: int | None = None) -> dict[str, int]:

@@ -26,7 +26,7 @@ from specchat.engine.llama import N_OUTPUTS_MAX, Context, Model, ModelError, Out
 from specchat.engine.policy import AdaptivePolicy
 from specchat.errors import SpecchatError
 from specchat.memory import planning, shapes, table
-from specchat.memory.machine import Machine
+from specchat.memory.machine import Machine, within
 from specchat.memory.planning import Placement, Plan, Rung, Wish
 from specchat.memory.shapes import Shape
 from specchat.units import format_memory
@@ -150,20 +150,24 @@ def restore_draft(
 
 
 def plan_draft(draft: Shape, target: Context, request: Load, machine: Machine) -> Plan:
-    """Where a draft alone may go now: what the running target takes is no longer free."""
-    settings = request.settings
+    """Where a draft alone may go now: what the running target takes is no longer free, nor left of the user's limit."""
+    limit = request.settings.memory_limit
+    if limit is not None:
+        rung = Rung("", Placement(*target.setting))
+        taken = planning.use(planning.parts(Wish(shape(request.target)), machine, rung, target.n_ctx))
+        machine = within(limit, taken, machine)
     on_gpu = target.model.gpu_layers > 0
     wish = Wish(
         draft,
         n_ctx=target.n_ctx,
         gpu_layers=None if on_gpu else 0,
         devices=tuple(device.name for device in machine.devices if not device.is_remote),
-        limit=settings.memory_limit,
     )
     plan = planning.plan(wish, machine)
     if plan.n_ctx == target.n_ctx:
         return plan
-    reason = f"there is not enough memory for {draft.name} beside the target"
+    where = "" if limit is None else f" within {format_memory(limit)}"
+    reason = f"there is not enough memory for {draft.name} beside the target{where}"
     return replace(plan, rungs=(), reasons=(reason,))
 
 
