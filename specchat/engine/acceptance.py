@@ -7,7 +7,6 @@ figure is a moving average that is shrunk towards a coarser one where little was
 from __future__ import annotations
 
 import math
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
@@ -15,7 +14,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from specchat.engine.drafters import Offer
+from specchat.engine.drafters import NgramDrafter, Offer
 
 LONG: Final = 2048.0  # half-life in judged proposals: a pair's character, over many subjects
 SLOW: Final = 256.0  # precise while the subject lasts
@@ -210,7 +209,9 @@ class NgramAcceptance:
     """
 
     EDGES: Final = (3, 4, 5, 6, 8, 12, 16, 32)
-    _BUCKETS: Final = np.searchsorted(EDGES, np.arange(128), side="right")  # of every length that is priced
+    _BUCKETS: Final = np.searchsorted(
+        EDGES, np.arange(EDGES[-1] + NgramDrafter.LONGEST), side="right"
+    )  # [m] of m tokens
     # As 42 replies of a 135M model to 21 prompts had them, at temperature 0 and at 1; soon measured. A certain proposal
     # is accepted with the target's own probability of it: copying ends sooner, the hotter the sampling is.
     QUOTATION: Final = (
@@ -238,8 +239,7 @@ class NgramAcceptance:
     def add(self, offer: Offer, judged: Sequence[bool]) -> None:
         """The outcomes of the first proposals of an offer, in order."""
         rates, values = self._rates[offer.quotes], self._values[offer.quotes]
-        for i, accepted in enumerate(judged):
-            bucket = bisect_right(self.EDGES, offer.match + i)
+        for bucket, accepted in zip(self._buckets(offer, len(judged)), judged, strict=True):
             rates[bucket].add(float(accepted))
             values[bucket] = rates[bucket].value()
 
@@ -251,8 +251,12 @@ class NgramAcceptance:
 
     def rates(self, offer: Offer, depth: int) -> NDArray[np.float64]:
         """Acceptance of the proposals at positions 0 .. depth - 1 of what is offered."""
+        return self._values[offer.quotes][self._buckets(offer, depth)]
+
+    def _buckets(self, offer: Offer, depth: int) -> NDArray[np.intp]:
+        """The lengths of the match that each proposal continues, by bucket."""
         start = min(offer.match, self.EDGES[-1])
-        return self._values[offer.quotes][self._BUCKETS[start : start + depth]]
+        return self._BUCKETS[start : start + depth]
 
     def expected(self, offer: Offer, depth: int) -> NDArray[np.float64]:
         """Expected tokens of a round of 0 .. depth of the proposals on offer."""

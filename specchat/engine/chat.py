@@ -20,7 +20,7 @@ from specchat.engine.along import ReadingAlong
 from specchat.engine.cache import Cancelled, RollbackError
 from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
+from specchat.engine.drafters import Drafter, ModelDrafter, all_drafters, common_prefix
 from specchat.engine.policy import AdaptivePolicy, Policy, Speculation
 from specchat.engine.replies import (
     Event,
@@ -76,10 +76,7 @@ class Engine:
     def _make_drafters(self) -> dict[str, Drafter]:
         if self._context.rollback_limit == 0:
             return {}
-        drafters: dict[str, Drafter] = {"ngram": NgramDrafter(self._target.is_eog)}
-        if self._draft_context is not None:
-            drafters["draft"] = ModelDrafter(self._draft_context, self._target.n_vocab)
-        return drafters
+        return all_drafters(self._draft_context, self._target.n_vocab, self._target.is_eog)
 
     @property
     def speculation(self) -> Speculation:

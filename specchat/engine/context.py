@@ -71,7 +71,7 @@ class Context:
         self.n_vocab = model.n_vocab
         self.n_ctx = n_ctx or model.n_ctx_train
         self.threads = threads or default_threads()
-        # All else that decides what a pass costs.
+        # All else that decides what a pass costs, in the order of a plan's placement.
         self.setting = (model.gpu_layers, model.devices, type_k, type_v, flash_attention, snapshots)
         self._cancelled = cancelled
         parameters = api.llama_context_default_params()

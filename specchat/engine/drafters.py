@@ -294,6 +294,14 @@ class NgramDrafter:
             index.clear()
 
 
+def all_drafters(draft: Cache | None, target_vocabulary: int, is_eog: Callable[[int], bool]) -> dict[str, Drafter]:
+    """Everything that can propose for a target, by name: the look-up, and the draft model where there is one."""
+    drafters: dict[str, Drafter] = {NgramDrafter.name: NgramDrafter(is_eog)}
+    if draft is not None:
+        drafters[ModelDrafter.name] = ModelDrafter(draft, target_vocabulary)
+    return drafters
+
+
 def in_earnest(judged: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """What was seen with little context, as it would have been with all of it: on average, not token by token."""
     gain = (SHORT_SIGHTED - 1.0) * sum(accepted for _, accepted in judged) / len(judged)

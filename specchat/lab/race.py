@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 
 from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter
+from specchat.engine.drafters import all_drafters
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.sampling import SamplingSettings, margin
 from specchat.lab import lanes
@@ -28,9 +28,7 @@ def run(
     rig.clear()
     rig.target.decode(prompt[:-1], 0)
     model = rig.target.model
-    drafters: dict[str, Drafter] = {"ngram": NgramDrafter(model.is_eog)}
-    if rig.draft is not None:
-        drafters["draft"] = ModelDrafter(rig.draft, model.n_vocab)
+    drafters = all_drafters(rig.draft, model.n_vocab, model.is_eog)
     read(drafters.values(), policy, prompt)
     decoder = Decoder(rig.target, drafters, policy, is_eog=model.is_eog, max_depth=rig.target.rollback_limit)
     for one in decoder.run(prompt, sampling, min(n, rig.target.n_ctx - len(prompt))):

@@ -21,7 +21,7 @@ from specchat.engine import exact
 from specchat.engine.cache import Cache, Logits
 from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, common_prefix
+from specchat.engine.drafters import all_drafters, common_prefix
 from specchat.engine.policy import AdaptivePolicy
 from specchat.engine.sampling import SamplingSettings
 from specchat.lab import width
@@ -108,9 +108,7 @@ class Writer:
         if unread := prompt[len(self.target.tokens) : -1]:
             self.target.decode(unread, 0)
         model = self._rig.target.model
-        drafters: dict[str, Drafter] = {"ngram": NgramDrafter(model.is_eog)}
-        if self._rig.draft is not None:
-            drafters["draft"] = ModelDrafter(self._rig.draft, model.n_vocab)
+        drafters = all_drafters(self._rig.draft, model.n_vocab, model.is_eog)
         read(drafters.values(), policy, prompt)
         decoder = Decoder(target, drafters, policy, is_eog=model.is_eog, max_depth=self._rig.target.rollback_limit)
         room = self.target.n_ctx - len(prompt)
