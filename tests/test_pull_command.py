@@ -23,6 +23,7 @@ from specchat.pairs.background import BackgroundPull
 from specchat.pairs.progress import Phase, Plan, Progress
 from specchat.units import GIB
 from tests.fakehub import FakeHub, Knobs, model
+from tests.promptly import promptly
 from tests.pulling import ENTRY, REPO, duo_hub, knows_duo
 
 SIZE, TOKEN = 300_000, "hf_verySecretToken"
@@ -125,10 +126,9 @@ def test_ctrl_c_keeps_the_parts_and_says_so(env: Path, hub: FakeHub) -> None:
     end = time.monotonic() + 20
     while not any(part.stat().st_size for part in folder.glob("*.part")) and time.monotonic() < end:
         time.sleep(0.05)
-    begun = time.monotonic()
-    process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=20)
-    assert time.monotonic() - begun < 1.5
+    with promptly():
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=20)
     assert process.returncode == 130
     assert b"stopped: " in said
     assert b"the same command goes on from there" in said
@@ -251,24 +251,38 @@ def test_in_the_background_failures_are_sentences(hub: FakeHub) -> None:
         list(BackgroundPull(["duo"]).events())
 
 
-def test_cancelling_takes_less_than_a_second_even_in_a_stall(env: Path, hub: FakeHub) -> None:
+def test_cancelling_ends_a_stall_promptly(env: Path, hub: FakeHub) -> None:
     hub.knobs.stall_after = 100_000
     pull = BackgroundPull(["duo"])
-    took: list[float] = []
+    ended: list[bool] = []
 
     def cancel() -> None:
-        time.sleep(0.5)  # by now every byte that will come has come
-        begun = time.monotonic()
-        pull.cancel()
-        took.append(time.monotonic() - begun)
+        parts = (env / "models" / REPO).glob
+        while sum(part.stat().st_size for part in parts("*.part")) < 200_000:
+            time.sleep(0.02)
+        with promptly():
+            pull.cancel()
+        ended.append(True)
 
     canceller = threading.Thread(target=cancel)
-    for event in pull.events():
-        if isinstance(event, Progress) and event.phase is Phase.DOWNLOADING and not canceller.ident:
-            canceller.start()
+    canceller.start()
+    list(pull.events())
     canceller.join()
-    assert took[0] < 1
+    assert ended
     assert sum(part.stat().st_size for part in (env / "models" / REPO).glob("*.part")) == 200_000
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the priority of every thread")
+def test_a_pull_begins_as_fast_as_anything_and_fetches_at_the_lowest_priority(hub: FakeHub) -> None:
+    hub.knobs.stall_after = 100_000
+    pull = BackgroundPull(["duo"])
+    assert os.getpriority(os.PRIO_PROCESS, pull.pid) == os.getpriority(os.PRIO_PROCESS, 0)
+    for event in pull.events():
+        if isinstance(event, Progress) and event.phase is Phase.DOWNLOADING and event.done == 100_000:
+            threads = [int(task.name) for task in Path(f"/proc/{pull.pid}/task").iterdir()]
+            assert {os.getpriority(os.PRIO_PROCESS, thread) for thread in threads} == {19}
+            pull.cancel()
+    assert len(threads) > 2
 
 
 def test_a_background_process_that_dies_is_said(hub: FakeHub) -> None:

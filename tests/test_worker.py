@@ -24,6 +24,7 @@ from specchat.worker import client as client_module
 from specchat.worker.client import Client, EngineClosed, EngineDied, EngineError, EngineKilled
 from specchat.worker.protocol import Fault, Loading, LoadSettings
 from tests import scripted_engine
+from tests.promptly import promptly
 
 TARGET = Path("target.gguf")
 
@@ -323,10 +324,9 @@ def test_close_ends_the_process_and_whoever_waits_is_told(loaded: Client) -> Non
     thread = threading.Thread(target=wait)
     thread.start()
     time.sleep(0.1)
-    started = time.monotonic()
-    loaded.close()
-    thread.join(5)
-    assert time.monotonic() - started < 1.0
+    with promptly():
+        loaded.close()
+        thread.join(5)
     assert gone(pid)
     assert not thread.is_alive()
     assert [type(error) for error in errors] == [EngineClosed]
@@ -335,9 +335,8 @@ def test_close_ends_the_process_and_whoever_waits_is_told(loaded: Client) -> Non
 def test_close_kills_a_process_that_does_not_answer(loaded: Client) -> None:
     pid = pid_of(loaded)
     os.kill(pid, signal.SIGSTOP)
-    started = time.monotonic()
-    loaded.close()
-    assert time.monotonic() - started < 1.5
+    with promptly():
+        loaded.close()
     assert gone(pid)
 
 
@@ -362,10 +361,9 @@ def test_an_engine_that_hangs_hears_no_cancel_and_can_be_killed_at_once(loaded: 
     loaded.cancel()
     thread.join(0.3)
     assert thread.is_alive()
-    started = time.monotonic()
-    loaded.kill()
-    thread.join(5)
-    assert time.monotonic() - started < 1.0
+    with promptly():
+        loaded.kill()
+        thread.join(5)
     assert [type(error) for error in errors] == [EngineKilled]
     assert "you ended" in str(errors[0])
     assert gone(before)
@@ -392,14 +390,12 @@ def test_an_engine_that_reads_nothing_keeps_nobody_waiting(loaded: Client) -> No
     reply = threading.Thread(target=read)
     reply.start()
     time.sleep(0.2)
-    started = time.monotonic()
-    for _ in range(3):
-        loaded.cancel()
-        loaded.set_speculation(Speculation(Mode.OFF))
-        loaded.answer_now()
-    assert time.monotonic() - started < 0.1
-    loaded.close()
-    assert time.monotonic() - started < 2.0
+    with promptly():
+        for _ in range(3):
+            loaded.cancel()
+            loaded.set_speculation(Speculation(Mode.OFF))
+            loaded.answer_now()
+        loaded.close()
     reply.join(5)
     assert not reply.is_alive()
 

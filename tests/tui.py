@@ -25,7 +25,7 @@ HOSTILE: Final = (
 )
 
 
-async def eventually(pilot: Pilot[Any], holds: Callable[[], object], seconds: float = 10.0) -> None:
+async def eventually(pilot: Pilot[Any], holds: Callable[[], object], seconds: float = 20.0) -> None:
     """Wait until `holds()` is true; fail with the picture of the screen if it does not become so in time."""
     loop = asyncio.get_running_loop()
     end = loop.time() + seconds
@@ -79,7 +79,7 @@ class Chat:
         """No stream is running."""
         return not self.screen.busy
 
-    async def until(self, holds: Callable[[], object], seconds: float = 10.0) -> None:
+    async def until(self, holds: Callable[[], object], seconds: float = 20.0) -> None:
         """Wait for something."""
         await eventually(self.pilot, holds, seconds)
 
