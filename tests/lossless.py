@@ -58,6 +58,11 @@ class GreedySampler(Sampler):
         self.rng = real.rng
 
 
+def ending(context: ScriptedCache, n_vocab: int) -> Drafter:
+    """Proposes nothing after some tokens, as a draft model does after those that end a generation."""
+    return ModelDrafter(context, n_vocab, lambda token: token % 2 == 0)
+
+
 class Alternating:
     """Draft, n-gram and plain in turn, at a depth that the past tokens decide."""
 
@@ -112,6 +117,7 @@ def cells() -> Iterator[Cell]:
         yield Cell(f"auto-{label}", adaptive(), sampling=sampling)
         yield Cell(f"auto-dear-{label}", adaptive(target_slope=0.35), sampling=sampling)
         yield Cell(f"auto-draft-{label}", adaptive(Mode.DRAFT), sampling=sampling)
+        yield Cell(f"ending-{label}", fixed(Mode.DRAFT, 5), sampling=sampling, drafter=ending)
         yield Cell(f"auto-ngram-{label}", adaptive(Mode.NGRAM), sampling=sampling)
         yield Cell(f"auto-hopeless-{label}", adaptive(), sampling=sampling, likeness=0.0)
         yield Cell(f"larger-draft-{label}", fixed(Mode.DRAFT, 3), sampling=sampling, draft_vocab=10)

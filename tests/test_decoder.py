@@ -22,11 +22,11 @@ from specchat.engine.drafters import (
     JUDGED_WINDOW,
     SHORT_SIGHTED,
     STILL_READING,
-    Drafter,
     Judgement,
     ModelDrafter,
     NgramDrafter,
     Offer,
+    all_drafters,
     in_earnest,
 )
 from specchat.engine.policy import AdaptivePolicy, Choice, FixedPolicy, Mode, Policy, Speculation
@@ -51,8 +51,12 @@ class Bench:
         self.draft = ScriptedCache(
             from_table((table + pair_table(N, 4)) / 2), N, draft_ctx, clock=clock, cost=lambda _: 0.2
         )
-        self.drafters: dict[str, Drafter] = {"draft": ModelDrafter(self.draft, N), "ngram": NgramDrafter()}
-        self.decoder = Decoder(self.target, self.drafters, policy, is_eog=lambda token: token == eog, clock=clock)
+
+        def is_eog(token: int) -> bool:
+            return token == eog
+
+        self.drafters = all_drafters(self.draft, N, is_eog)
+        self.decoder = Decoder(self.target, self.drafters, policy, is_eog=is_eog, clock=clock)
         self.kept = list(PROMPT)
         self.target.decode(PROMPT[:-1], 0)
 
@@ -330,6 +334,19 @@ def test_nothing_after_the_end_of_generation_is_kept(policy: Callable[[], Policy
         assert bench.kept[len(PROMPT) :].index(4) == len(bench.kept) - len(PROMPT) - 1
 
 
+def test_a_draft_proposes_nothing_after_the_end_that_it_proposed_itself() -> None:
+    ended = 0
+    for seed in range(20):
+        bench = Bench(POLICIES["draft"](), eog=4)
+        sampler = Sampler(replace(WARM, seed=seed))
+        proposed = [proposal.token for proposal in bench.drafters["draft"].propose(PROMPT, 6, sampler).proposals]
+        assert 4 not in proposed[:-1]
+        assert len(proposed) == 6 or proposed[-1] == 4
+        assert len(bench.draft.tokens) == len(PROMPT) + len(proposed) - 1  # no step for what is not proposed
+        ended += len(proposed) < 6
+    assert ended
+
+
 @pytest.mark.parametrize("policy", POLICIES.values(), ids=POLICIES)
 def test_a_round_accounts_for_every_token(policy: Callable[[], Policy]) -> None:
     bench = Bench(policy())
@@ -471,7 +488,7 @@ def test_whatever_is_chosen_fails_or_is_cancelled_the_caches_hold_what_was_kept(
     target = ScriptedCache(from_table(pair_table(target_vocabulary, 1)), target_vocabulary, chance.randint(40, 200))
     draft = ScriptedCache(from_table(pair_table(draft_vocabulary, 2)), draft_vocabulary, chance.randint(20, 220))
     eog = target_vocabulary - 1
-    drafters: dict[str, Drafter] = {"draft": ModelDrafter(draft, target_vocabulary), "ngram": NgramDrafter()}
+    drafters = all_drafters(draft, target_vocabulary, lambda token: token == eog)
     decoder = Decoder(target, drafters, Wild(chance), is_eog=lambda token: token == eog)
     kept = [chance.randrange(target_vocabulary) for _ in range(chance.randint(1, 30))]
     target.decode(kept[:-1], 0)

@@ -29,6 +29,7 @@ COVER = (
     "draft-1-cut",
     "draft-3-all",
     "draft-6-penalised",
+    "ending-all",
     "greedy-3-all",
     "ngram-4-penalised",
     "mixed-penalised",
@@ -130,6 +131,7 @@ FAULTS: Mapping[str, tuple[str, Callable[[pytest.MonkeyPatch], None]]] = {
     ),
     "penalties one token late": (
         "draft-6-penalised",
+    "ending-all",
         lambda patch: patch.setattr(decoder_module, "window", late_window),
     ),
 }

@@ -110,12 +110,14 @@ class ModelDrafter:
         self,
         context: Cache,
         target_vocabulary: int,
+        is_eog: Callable[[int], bool] = lambda _token: False,
         *,
         substitute: int = 0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
         """`substitute` enters the draft's cache in place of ids that only the target's vocabulary has."""
         self._context = context
+        self._is_eog = is_eog
         self._clock = clock
         # Ids from here on exist in one vocabulary only: masked from q before drawing, never fed to the draft.
         self._shared = min(context.n_vocab, target_vocabulary)
@@ -145,7 +147,8 @@ class ModelDrafter:
             # A draft that was long idle: text goes on coming, and a cancel takes effect, while it catches up.
             self._context.decode(unread[: self.BATCH], 0)
             return Draft(reason=STILL_READING)
-        while len(proposals) < depth:
+        # After a token that ends a generation nothing is kept: steps for more, and rows to verify it, would be wasted.
+        while len(proposals) < depth and not (proposals and self._is_eog(proposals[-1].token)):
             logits = self._context.decode(unread, 1)[0, : self._shared]
             q = sampler.distribution(logits, preceding)
             confidences.append(confidence(logits, q, sampler.settings))
@@ -298,7 +301,7 @@ def all_drafters(draft: Cache | None, target_vocabulary: int, is_eog: Callable[[
     """Everything that can propose for a target, by name: the look-up, and the draft model where there is one."""
     drafters: dict[str, Drafter] = {NgramDrafter.name: NgramDrafter(is_eog)}
     if draft is not None:
-        drafters[ModelDrafter.name] = ModelDrafter(draft, target_vocabulary)
+        drafters[ModelDrafter.name] = ModelDrafter(draft, target_vocabulary, is_eog)
     return drafters
 
 
