@@ -358,6 +358,23 @@ def test_nothing_is_read_for_a_draft_while_it_is_switched_off(model: Model) -> N
     assert len(chat.draft.tokens) > seen[4][1]  # and goes on when it is wanted again
 
 
+def test_a_draft_reads_nothing_while_copying_pays(model: Model) -> None:
+    speculation = Speculation(Mode.AUTO)
+    chat = Scripted(model, "ab" + "hello there " * 10 + "abc", n_ctx=4096, draft_ctx=4096, speculation=speculation)
+    chat.draft.delay = 0.01  # longer than a pass of the target: one batch a round
+    messages = [Message("user", "hello there " * 100)]
+    chat.target.prompt = chat.draft.prompt = len(chat.engine.prompt_tokens(messages, ReplyOptions(GREEDY)))
+    events = chat.engine.reply(messages, ReplyOptions(GREEDY))
+    seen = [(event.round.drafter, len(chat.draft.tokens)) for event in events if isinstance(event, Generated)]
+
+    read_after: dict[str, list[int]] = {}
+    for (drafter, before), (_, now) in pairwise(seen):
+        read_after.setdefault(drafter, []).append(now - before)
+    assert read_after["ngram"]
+    assert not any(read_after["ngram"])
+    assert any(read_after["plain"])
+
+
 def test_a_draft_that_is_switched_on_in_mid_reply_reads_along(model: Model) -> None:
     chat = Scripted(model, "abcabcabcabcabc")
     messages = [Message("user", "hello there " * 20)]

@@ -20,7 +20,7 @@ from specchat.engine.along import ReadingAlong
 from specchat.engine.cache import Cancelled, RollbackError
 from specchat.engine.costs import Costs
 from specchat.engine.decoder import Decoder
-from specchat.engine.drafters import Drafter, ModelDrafter, all_drafters, common_prefix
+from specchat.engine.drafters import Drafter, ModelDrafter, NgramDrafter, all_drafters, common_prefix
 from specchat.engine.policy import AdaptivePolicy, Policy, Speculation
 from specchat.engine.replies import (
     Event,
@@ -328,13 +328,17 @@ class Engine:
                 if asked != self._policy.speculation:
                     asked = self._policy.speculation
                     along = self._catching_up(decoder, along, event)
-                if along and along.reading and not event.finish and self._policy.wants("draft"):
+                if along and along.reading and self._reads_on(event):
                     # A fixed depth promises the same text for the same seed: not by how fast this machine is just now.
                     along.go_on(decoder, 0.0 if asked.depth is not None else event.target_seconds)
                 yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)
         yield Finished(reason, figures, (*pieces, *text.finish()))
+
+    def _reads_on(self, event: Round) -> bool:
+        """Whether a draft is to go on reading after this round. Not where copying pays: it may do so to the end."""
+        return not event.finish and event.drafter != NgramDrafter.name and self._policy.wants("draft")
 
     def _catching_up(self, decoder: Decoder, along: ReadingAlong | None, event: Round) -> ReadingAlong | None:
         """How the draft comes back to a reply in which it was switched on: by reading along what it missed."""

@@ -29,7 +29,7 @@ _COUNT: Final = np.arange(WIDEST + 1, dtype=np.float64)
 MEMORY: Final = 16.0  # rounds over which an observation fades: the context grows by some tens of tokens meanwhile
 FADING: Final = 1.0 - 1.0 / (4.0 * MEMORY)
 TRUST: Final = 2.0  # observations at one width before its own figure outweighs the drift of all widths
-HORIZON: Final = 128.0  # rounds over which reading what an idle draft missed is written off: a long reply, or a few
+HORIZON: Final = 256.0  # tokens over which reading what an idle draft missed is written off: a long reply, or a few
 BUMP: Final = (
     1.25  # the most that a pass may cost over a wider one; 1.14 was measured (a 1.5B Q4_K_M, 12 and 16 tokens)
 )
@@ -131,17 +131,21 @@ class CostModel:
     def rounds(self, drafter: str, deepest: int, unread: int = 1) -> NDArray[np.float64]:
         """A round with k proposals, for k = 0 .. deepest: the target's pass, the draft's steps, and our own work.
 
-        Reading what an idle draft missed is spread over the rounds to come; plain pays none of it.
+        After a round that was accepted whole the draft has two tokens to read; more is a `backlog`.
         """
         seconds = self.target.curve[1 : deepest + 2] + _COUNT[1 : deepest + 2] * self._row_seconds()
         if drafter == "draft":
-            seconds[1:] += _COUNT[1 : deepest + 1] * self.draft.seconds(1) + self._catching_up(unread)
+            first = self.draft.seconds(min(unread, 2))
+            seconds[1:] += _COUNT[:deepest] * self.draft.seconds(1) + first
         return seconds
 
-    def _catching_up(self, unread: int) -> float:
-        """After a round that was accepted whole the draft has two tokens to read; more is a backlog."""
-        usual = self.draft.seconds(min(unread, 2))
-        return usual - self.draft.seconds(1) + max(0.0, self.draft.seconds(unread) - usual) / self.horizon
+    def backlog(self, unread: int) -> float:
+        """What reading that an idle draft missed comes to for each token that it then helps to write.
+
+        While it reads, for about as long as the target's passes take, tokens come plain.
+        """
+        reading = max(0.0, self.draft.seconds(unread) - self.draft.seconds(2))
+        return reading / max(1.0, self.horizon - reading / self.plain_round())
 
     @property
     def believed(self) -> bool:

@@ -176,7 +176,7 @@ class AdaptivePolicy:
 
     def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         self._room = min(self.LONG if deepest is None else deepest, self.LONG if tokens is None else tokens - 1)
-        # A round of a draft that pays brings two tokens at least.
+        # Most replies end before their limit.
         self.costs.horizon = HORIZON if tokens is None else min(HORIZON, max(1.0, tokens / 2.0))
         self.ngram = NgramAcceptance(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
@@ -243,8 +243,10 @@ class AdaptivePolicy:
         else:
             expected = self.ngram.expected(offer, deepest)
         passes = self.costs.rounds(name, deepest, offer.unread) / self.costs.plain_round()
+        # A backlog is the same for each token whatever the depth: which is best does not depend on it.
         k = 1 + int(np.argmax(expected[1:] / passes[1:]))
-        return Option(name, k, float(expected[1]) - 1.0, float(expected[k]), float(passes[k]))
+        backlog = self.costs.backlog(offer.unread) / self.costs.plain_round() if name == "draft" else 0.0
+        return Option(name, k, float(expected[1]) - 1.0, float(expected[k]), float(passes[k] + backlog * expected[k]))
 
     def _draft_choice(self, best: Option) -> Choice:
         reason = f"{best.expected:.1f} tokens expected for the time of {best.passes:.1f} passes"
