@@ -14,7 +14,7 @@ from specchat.engine.cache import Cache
 from specchat.engine.costs import ASSUMED_DRAFT, ASSUMED_TARGET, WIDTHS, Costs
 
 BUDGET: Final = 2.0  # seconds: what a person hardly notices behind seconds of loading
-DRAFT_WIDTHS: Final = (1, 2, 16)
+DRAFT_WIDTHS: Final = (1, 2, 64)  # a step, one after a round that was accepted whole, and a batch of what it missed
 REPEATS: Final = 3  # the quickest of them counts: whatever disturbs a pass makes it longer
 # The most telling first, as a large model will not get through them all.
 _ORDER: Final = sorted(WIDTHS, key=lambda width: (1, 2, 4, 8, 16).index(width) if width in (1, 2, 4, 8, 16) else 9)

@@ -21,7 +21,7 @@ WIDTHS: Final = (1, 2, 3, 4, 5, 6, 8, 12, 16, 24, 32)
 
 # Before anything was measured: a 2-core CPU with a Q8_0 target and a draft of a quarter of its cost, in passes.
 ASSUMED_TARGET: Final = {1: 1.0, 2: 1.65, 4: 2.0, 8: 3.0, 16: 5.1, 32: 8.0}
-ASSUMED_DRAFT: Final = {1: 0.25, 2: 0.3, 16: 1.0}
+ASSUMED_DRAFT: Final = {1: 0.25, 2: 0.3, 64: 3.4}
 
 WIDEST: Final = 33  # tokens of the widest pass that is priced: 32 proposals and the token before them
 _COUNT: Final = np.arange(WIDEST + 1, dtype=np.float64)
