@@ -171,13 +171,14 @@ class AdaptivePolicy:
         self._judging = self.JUDGING
         self._spent = self._judged_for = 0.0  # seconds of this reply, and of them for judging
         self._room = self.LONG  # the most proposals that any round of this reply may have
+        self._left = math.inf  # tokens to this reply's limit
 
     # -- deciding ------------------------------------------------------------------------------------------------
 
     def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         self._room = min(self.LONG if deepest is None else deepest, self.LONG if tokens is None else tokens - 1)
-        # Most replies end before their limit.
-        self.costs.horizon = HORIZON if tokens is None else min(HORIZON, max(1.0, tokens / 2.0))
+        self._left = math.inf if tokens is None else tokens
+        self._look_ahead()
         self.ngram = NgramAcceptance(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
         if not self.wants("draft"):
@@ -242,11 +243,12 @@ class AdaptivePolicy:
             expected = expected_tokens(self.draft.rates(deepest))
         else:
             expected = self.ngram.expected(offer, deepest)
-        passes = self.costs.rounds(name, deepest, offer.unread) / self.costs.plain_round()
-        # A backlog is the same for each token whatever the depth: which is best does not depend on it.
-        k = 1 + int(np.argmax(expected[1:] / passes[1:]))
-        backlog = self.costs.backlog(offer.unread) / self.costs.plain_round() if name == "draft" else 0.0
-        return Option(name, k, float(expected[1]) - 1.0, float(expected[k]), float(passes[k] + backlog * expected[k]))
+        seconds = self.costs.rounds(name, deepest, offer.unread)
+        # A backlog costs each token the same whatever the depth: which is best does not depend on it.
+        k = 1 + int(np.argmax(expected[1:] / seconds[1:]))
+        plain = self.costs.plain_round()
+        acceptance, backlog = float(expected[1]) - 1.0, self.costs.backlog(offer.unread)
+        return Option(name, k, acceptance, float(expected[k]), float(seconds[k]) / plain, backlog / plain, offer.unread)
 
     def _draft_choice(self, best: Option) -> Choice:
         reason = f"{best.expected:.1f} tokens expected for the time of {best.passes:.1f} passes"
@@ -262,6 +264,8 @@ class AdaptivePolicy:
         if not self.disturbed:
             self.costs.record(event, offer.unread)
         self._rounds += 1
+        self._left -= len(event.tokens)
+        self._look_ahead()
         self._spent += event.total_seconds
         if event.drafter != "plain" or self._rounds % self.REPRICE_EVERY == 0:
             self._prices.clear()
@@ -280,6 +284,10 @@ class AdaptivePolicy:
         if event.declined is not None:
             self.draft.add([Judged(event.proposed, event.confidences[-1], event.declined)])
         self._record_ngram(event)
+
+    def _look_ahead(self) -> None:
+        """Most replies end before their limit, in the middle of what is left of it for all that is known."""
+        self.costs.horizon = min(HORIZON, max(1.0, self._left / 2.0))
 
     def judged(self, judgement: Judgement) -> None:
         if not judgement.tokens:
@@ -326,11 +334,13 @@ class Option:
     acceptance: float  # of the first proposal
     expected: float  # tokens
     passes: float  # plain rounds in whose time they come
+    backlog: float = 0.0  # of that time, for each token more: what the drafter has to read first
+    unread: int = 1  # tokens of that
 
     @property
     def gain(self) -> float:
         """Speed against plain."""
-        return self.expected / self.passes
+        return self.expected / (self.passes + self.backlog * self.expected)
 
     @cached_property
     def why_not(self) -> str:
@@ -338,6 +348,8 @@ class Option:
         what = "drafting" if self.drafter == "draft" else "copying"
         if self.gain >= 1.0:
             return f"{what} {self.depth} promises {100 * (self.gain - 1):.0f} % more, which is too close to call: plain"
+        if self.expected >= self.passes:
+            return f"{what} would pay, but not the {self.unread:,} tokens that the draft has to read first: plain"
         return (
             f"{what} {self.depth} and verifying {self.depth + 1} costs {self.passes:.1f} passes here; "
             f"break-even acceptance {100 * break_even(self.passes, self.depth):.0f} %, "
