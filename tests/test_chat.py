@@ -375,6 +375,45 @@ def test_a_draft_reads_nothing_while_copying_pays(model: Model) -> None:
     assert any(read_after["plain"])
 
 
+@pytest.mark.parametrize(("more", "reads"), [(30, False), (400, True)])
+def test_a_draft_that_waited_while_copying_paid_is_not_read_for_the_last_tokens(
+    model: Model, more: int, reads: bool
+) -> None:
+    letters = np.random.default_rng(1).choice(list("abcdefghijklmnopqrstuvwxyz"), 500 + more)
+    copied, rest = "".join(letters[:500]), "".join(letters[500:])
+    chat = Scripted(model, copied + rest, n_ctx=4096, draft_ctx=4096)
+    dear_to_read = Costs({1: 1.0, 32: 1.5}, {1: 0.01, 64: 4.0}, measured=True)
+    chat.engine._policy = AdaptivePolicy(Speculation(), dear_to_read, Learned(0.95))
+    chat.engine._policy.disturbed = True  # what passes really cost here is another matter
+    chat.draft.delay = 0.01  # longer than a pass of the target: one batch a round
+    messages, options = [Message("user", copied)], ReplyOptions(GREEDY, max_tokens=500 + more)
+    prompt = len(chat.engine.prompt_tokens(messages, options))
+    chat.target.prompt = chat.draft.prompt = prompt
+    read = {
+        event.round.context_used - prompt: len(chat.draft.tokens)
+        for event in chat.engine.reply(messages, options)
+        if isinstance(event, Generated)
+    }
+    waited = read[max(place for place in read if place <= 500)]
+    assert 0 < waited < prompt - 1
+    assert (read[max(read)] > waited) == reads
+
+
+@pytest.mark.parametrize("limit", [None, 1, 2, 100, 10_000])
+def test_the_policy_knows_how_many_tokens_a_reply_can_have(model: Model, limit: int | None) -> None:
+    chat = Scripted(model, "ab" * 1000)
+    known: list[int | None] = []
+    begin = chat.engine._policy.begin
+
+    def noted(temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
+        known.append(tokens)
+        begin(temperature, deepest, tokens)
+
+    chat.engine._policy.begin = noted  # type: ignore[method-assign]
+    chat.ask(max_tokens=limit)
+    assert known == [chat.finished.figures.tokens]
+
+
 def test_a_draft_that_is_switched_on_in_mid_reply_reads_along(model: Model) -> None:
     chat = Scripted(model, "abcabcabcabcabc")
     messages = [Message("user", "hello there " * 20)]

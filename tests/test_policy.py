@@ -339,6 +339,40 @@ def test_why_a_copy_is_not_made_never_contradicts_itself(quotes: bool) -> None:
             assert now < needed
 
 
+def test_what_is_left_of_a_reply_decides_what_a_draft_may_still_read() -> None:
+    world = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.8)
+    policy = AdaptivePolicy(Speculation(), world.costs(), Learned(0.8, trials=1e4))
+    policy.begin(0.0, tokens=500)
+    wanted = []
+    for _ in range(498):
+        wanted.append(policy.wants("draft", 200))
+        policy.record(plain_round(1.0))
+    assert wanted == sorted(wanted, reverse=True)
+    assert (wanted[0], wanted[-1]) == (True, False)
+    assert policy.wants("draft")
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.4, 0.6, 0.7, 0.8, 0.95])
+@pytest.mark.parametrize("unread", [1, 2, 65, 500, 5_000, 50_000])
+def test_why_a_draft_is_not_used_tells_what_drafting_costs_from_what_reading_does(rate: float, unread: int) -> None:
+    world = World(CURVES["cpu q8_0"], 0.1, lambda _: 0.0)
+    policy = AdaptivePolicy(Speculation(), world.costs(), Learned(rate, trials=1e4))
+    policy.begin(0.0, tokens=300)
+    pays = policy.choose({"draft": Offer(32, unread=2)}).drafter == "draft"
+    reason = policy.choose({"draft": Offer(32, unread=unread)}).reason
+    if "read first" in reason:
+        assert pays
+        assert f" {unread:,} tokens" in reason
+    elif "break-even" in reason:
+        depth, verified, passes, needed, now = map(float, re.findall(r"\d+(?:\.\d+)?", reason))
+        assert (now < needed, pays) == (True, False)
+        steps = policy.costs.rounds("draft", int(depth), 2)[int(depth)] / policy.costs.plain_round()
+        assert passes == pytest.approx(steps, abs=0.06)
+        assert verified == depth + 1
+    else:
+        assert pays or "too close to call" in reason
+
+
 def marginal_policy() -> AdaptivePolicy:
     """Its draft is worth staying with, and just not worth beginning with."""
     costs = World(CURVES["cpu q8_0"], 0.2, lambda _: 0.0).costs()

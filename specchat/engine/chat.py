@@ -289,7 +289,9 @@ class Engine:
         self, prompt: Sequence[int], options: ReplyOptions, stats: Stats, text: ReplyText
     ) -> Generator[Event, None, None]:
         self._prepare_drafters(prompt)
-        self._policy.begin(options.sampling.temperature, self._context.rollback_limit, options.max_tokens)
+        room = self._context.n_ctx + 1 - len(prompt)  # a full context's last token has no cell
+        limit = room if options.max_tokens is None else min(room, options.max_tokens)
+        self._policy.begin(options.sampling.temperature, self._context.rollback_limit, limit)
         asked, along = self._policy.speculation, self._reading_along(prompt)
         decoder = Decoder(
             self._context,
@@ -306,7 +308,7 @@ class Engine:
                 along.finish(decoder)
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
                 if along and along.is_due:  # asking the policy what it wants has a price, and this is every round
-                    event = along.charged(event, self._policy.wants("draft"))
+                    event = along.charged(event, self._wants(along, event))
                 before = text.n_tokens
                 pieces += text.feed(self._bytes(event))
                 reason = event.finish or reason
@@ -328,7 +330,7 @@ class Engine:
                 if asked != self._policy.speculation:
                     asked = self._policy.speculation
                     along = self._catching_up(decoder, along, event)
-                if along and along.reading and self._reads_on(event):
+                if along and along.reading and self._reads_on(along, event):
                     # A fixed depth promises the same text for the same seed: not by how fast this machine is just now.
                     along.go_on(decoder, 0.0 if asked.depth is not None else event.target_seconds)
                 yield from self._due_notices()
@@ -336,9 +338,13 @@ class Engine:
             self._forget_after(len(prompt) + text.n_tokens)
         yield Finished(reason, figures, (*pieces, *text.finish()))
 
-    def _reads_on(self, event: Round) -> bool:
+    def _reads_on(self, along: ReadingAlong, event: Round) -> bool:
         """Whether a draft is to go on reading after this round. Not where copying pays: it may do so to the end."""
-        return not event.finish and event.drafter != NgramDrafter.name and self._policy.wants("draft")
+        return not event.finish and event.drafter != NgramDrafter.name and self._wants(along, event)
+
+    def _wants(self, along: ReadingAlong, event: Round) -> bool:
+        """Whether a draft is still worth what it has to read: it may have waited until little of the reply is left."""
+        return self._policy.wants(along.drafter.name, event.context_used - along.drafter.n_cached)
 
     def _catching_up(self, decoder: Decoder, along: ReadingAlong | None, event: Round) -> ReadingAlong | None:
         """How the draft comes back to a reply in which it was switched on: by reading along what it missed."""

@@ -144,7 +144,7 @@ class CostModel:
 
         While it reads, for about as long as the target's passes take, tokens come plain.
         """
-        reading = max(0.0, self.draft.seconds(unread) - self.draft.seconds(2))
+        reading = max(0.0, self.draft.seconds(max(unread, 2)) - self.draft.seconds(2))
         return reading / max(1.0, self.horizon - reading / self.plain_round())
 
     @property
