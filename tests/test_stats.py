@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -49,6 +51,19 @@ rounds = st.lists(
 def figures_of(events: list[Round], plain_seconds: float | None = None) -> Figures:
     stats = Stats(PROMPT)
     return [stats.add(event, plain_seconds) for event in events][-1]
+
+
+@pytest.mark.parametrize("finish", ["length", "context"])
+def test_the_one_token_that_a_limit_had_room_for_tells_nothing_of_the_choice(finish: str) -> None:
+    last = replace(a_round(0, 0, 0.1), reason="nothing to propose here", finish=finish)
+    for proposed, reason in ((3, "3.1 tokens expected for the time of 2.0 passes"), (0, "drafting 3 costs too much")):
+        before = replace(a_round(proposed, proposed, 0.1), reason=reason)
+        figures = figures_of([before, last])
+        assert (figures.drafter, figures.depth, figures.reason) == (before.drafter, proposed, reason)
+        assert (figures.tokens, figures.passes) == (proposed + 2, 2)
+    assert figures_of([last]).reason == last.reason  # there is no other
+    whole = replace(a_round(3, 3, 0.1), reason="as deep as it goes", finish=finish)
+    assert figures_of([before, whole]).depth == 3
 
 
 @given(rounds)

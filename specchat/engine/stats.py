@@ -38,14 +38,14 @@ def expected_tokens_per_pass(acceptance: float, depth: float) -> float:
 class Figures:
     """A reply's figures so far. None where nothing was measured yet (the screen shows a dash)."""
 
-    drafter: str = "plain"  # of the latest round
+    drafter: str = "plain"  # of the latest round in which there was a choice
     reason: str = ""  # why that one
     tokens: int = 0  # kept in this reply
     passes: int = 0
     proposed: int = 0
     tested: int = 0
     accepted: int = 0
-    depth: int = 0  # proposed in the latest round
+    depth: int = 0  # proposed in that round
     seconds: float = 0.0  # of decoding, prompt reading excluded
     tokens_per_second: float | None = None  # average over the reply
     tokens_per_second_now: float | None = None  # over about the last two seconds
@@ -94,6 +94,7 @@ class Stats:
     def __init__(self, prompt: Prompt) -> None:
         self._prompt = prompt
         self._recent: deque[Round] = deque()  # the rounds that "now" is over
+        self._telling: Round | None = None  # the latest that tells how this reply is written, and why
         self._first_token: float | None = None
         self._tokens = self._passes = self._proposed = self._tested = self._accepted = 0
         self._seconds = self._recent_seconds = 0.0
@@ -112,7 +113,9 @@ class Stats:
         if self._first_token is None:
             self._first_token = self._prompt.seconds + event.total_seconds
         self._remember(event)
-        return self._figures(event, plain_seconds)
+        if self._telling is None or not _is_forced(event):
+            self._telling = event
+        return self._figures(event, self._telling, plain_seconds)
 
     def _remember(self, event: Round) -> None:
         self._recent.append(event)
@@ -127,19 +130,19 @@ class Stats:
         self._recent_accepted += sign * event.accepted
         self._recent_seconds += sign * event.total_seconds
 
-    def _figures(self, event: Round, plain_seconds: float | None) -> Figures:
+    def _figures(self, event: Round, telling: Round, plain_seconds: float | None) -> Figures:
         now = ratio(self._recent_tokens, self._recent_seconds)
         acceptance = ratio(self._accepted, self._tested)
         unread = self._prompt.tokens - self._prompt.reused
         return Figures(
-            drafter=event.drafter,
-            reason=event.reason,
+            drafter=telling.drafter,
+            reason=telling.reason,
             tokens=self._tokens,
             passes=self._passes,
             proposed=self._proposed,
             tested=self._tested,
             accepted=self._accepted,
-            depth=event.proposed,
+            depth=telling.proposed,
             seconds=self._seconds,
             tokens_per_second=ratio(self._tokens, self._seconds),
             tokens_per_second_now=now,
@@ -172,6 +175,11 @@ class Stats:
             return None
         expected = sum(n * expected_tokens_per_pass(acceptance, depth) for depth, n in self._depths.items())
         return expected / self._passes
+
+
+def _is_forced(event: Round) -> bool:
+    """Whether it wrote the one token that a limit had room for: nothing could be proposed, whatever pays."""
+    return event.finish in ("length", "context") and not event.proposed
 
 
 def ratio(numerator: float, denominator: float) -> float | None:
