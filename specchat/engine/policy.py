@@ -247,8 +247,8 @@ class AdaptivePolicy:
         # A backlog costs each token the same whatever the depth: which is best does not depend on it.
         k = 1 + int(np.argmax(expected[1:] / seconds[1:]))
         plain = self.costs.plain_round()
-        acceptance, backlog = float(expected[1]) - 1.0, self.costs.backlog(offer.unread)
-        return Option(name, k, acceptance, float(expected[k]), float(seconds[k]) / plain, backlog / plain, offer.unread)
+        backlog = self.costs.backlog(offer.unread)
+        return Option(name, k, float(expected[k]), float(seconds[k]) / plain, backlog / plain, offer.unread)
 
     def _draft_choice(self, best: Option) -> Choice:
         reason = f"{best.expected:.1f} tokens expected for the time of {best.passes:.1f} passes"
@@ -331,7 +331,6 @@ class Option:
 
     drafter: str
     depth: int
-    acceptance: float  # of the first proposal
     expected: float  # tokens
     passes: float  # plain rounds in whose time they come
     backlog: float = 0.0  # of that time, for each token more: what the drafter has to read first
@@ -349,11 +348,12 @@ class Option:
         if self.gain >= 1.0:
             return f"{what} {self.depth} promises {100 * (self.gain - 1):.0f} % more, which is too close to call: plain"
         if self.expected >= self.passes:
-            return f"{what} would pay, but not the {self.unread:,} tokens that the draft has to read first: plain"
+            return f"the {self.unread:,} tokens that the draft missed cost more to read than it would gain: plain"
+        needed, now = (100 * acceptance_for(tokens, self.depth) for tokens in (self.passes, self.expected))
+        digits = int(round(needed) == round(now))
         return (
             f"{what} {self.depth} and verifying {self.depth + 1} costs {self.passes:.1f} passes here; "
-            f"break-even acceptance {100 * break_even(self.passes, self.depth):.0f} %, "
-            f"now {100 * self.acceptance:.0f} %: plain"
+            f"break-even acceptance {needed:.{digits}f} %, now {now:.{digits}f} %: plain"
         )
 
 
@@ -394,15 +394,16 @@ class EarlyStop:
         return False
 
 
-def break_even(passes: float, depth: int) -> float:
-    """The acceptance at which a round of `depth` proposals that costs `passes` plain passes is as fast as plain.
+def acceptance_for(tokens: float, depth: int) -> float:
+    """The acceptance at which a round of `depth` proposals brings so many tokens, were it the same at each of them.
 
-    Solves (1 - a^(k+1)) / (1 - a) = passes; 1 where even full acceptance would not pay.
+    Solves (1 - a^(k+1)) / (1 - a) = tokens; 1 where even full acceptance brings fewer. For as many tokens as the
+    round costs plain passes it is the break-even acceptance.
     """
-    if passes >= depth + 1:
+    if tokens >= depth + 1:
         return 1.0
     low, high = 0.0, 1.0
     for _ in range(20):
         middle = (low + high) / 2.0
-        low, high = (middle, high) if expected_tokens_per_pass(middle, depth) < passes else (low, middle)
+        low, high = (middle, high) if expected_tokens_per_pass(middle, depth) < tokens else (low, middle)
     return high

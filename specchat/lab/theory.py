@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from specchat.engine.costs import CostModel, Costs
-from specchat.engine.policy import break_even
+from specchat.engine.policy import acceptance_for
 from specchat.engine.stats import expected_tokens_per_pass, ratio
 
 DEEPEST: Final = 16
@@ -56,7 +56,7 @@ def outlook(acceptance: float, costs: Costs, deepest: int = DEEPEST) -> Outlook:
     plain = float(model.rounds("plain", 0)[0])
     passes = [float(seconds) / plain for seconds in model.rounds("draft", deepest)]
     depths = tuple(
-        Depth(k, expected_tokens_per_pass(acceptance, k), passes[k], break_even(passes[k], k))
+        Depth(k, expected_tokens_per_pass(acceptance, k), passes[k], acceptance_for(passes[k], k))
         for k in range(1, deepest + 1)
     )
     return Outlook(acceptance, depths, model.draft.seconds(1) / plain)
