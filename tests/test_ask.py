@@ -17,6 +17,8 @@ from click.testing import CliRunner, Result
 
 from specchat import locations, state
 from specchat.cli import main
+from specchat.commands import report
+from specchat.engine.stats import Figures
 from specchat.history import Conversation, Store
 from tests import ggufs, scripted_engine
 from tests.conftest import DemoPair
@@ -116,6 +118,12 @@ def test_statistics_go_to_standard_error(target: str) -> None:
     assert "(6 tokens in" in lines["speed"]
     assert lines["accepted"] == "100% (4 of 4 tested; 4 proposed)"
     assert lines["drafter"] == "ngram at depth 2"
+
+
+def test_statistics_of_one_token_are_those_of_one() -> None:
+    one = Figures(tokens=1, passes=1, tokens_per_second=5.0, tokens_per_pass=1.0, seconds=0.2)
+    assert "(1 token in 0.20 s)" in report.lines(one)[0]
+    assert any("(1 pass)" in line for line in report.lines(one))
 
 
 def test_json_is_one_object_that_holds_everything(target: str, tmp_path: Path) -> None:

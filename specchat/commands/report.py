@@ -19,7 +19,8 @@ def lines(figures: Figures) -> list[str]:
 
 def _rows(f: Figures) -> Iterator[tuple[str, str]]:
     if f.tokens_per_second is not None:
-        yield "speed", f"{f.tokens_per_second:.1f} tokens/s ({f.tokens:,} tokens in {f.seconds:.2f} s)"
+        tokens = "1 token" if f.tokens == 1 else f"{f.tokens:,} tokens"
+        yield "speed", f"{f.tokens_per_second:.1f} tokens/s ({tokens} in {f.seconds:.2f} s)"
     if f.is_compared:
         faster = "–" if f.average_speed_up is None else f"{f.average_speed_up:.2f}"
         yield "speed-up", f"{faster} x plain ({f.plain_tokens_per_second:.1f} tokens/s)"
@@ -29,7 +30,8 @@ def _rows(f: Figures) -> Iterator[tuple[str, str]]:
     if f.acceptance is not None:
         yield "accepted", f"{f.acceptance:.0%} ({f.accepted:,} of {f.tested:,} tested; {f.proposed:,} proposed)"
     if f.tokens_per_pass is not None:
-        yield "per pass", f"{f.tokens_per_pass:.2f} tokens ({f.passes:,} passes)"
+        passes = "1 pass" if f.passes == 1 else f"{f.passes:,} passes"
+        yield "per pass", f"{f.tokens_per_pass:.2f} tokens ({passes})"
     if f.time_to_first_token is not None:
         yield "first token", f"{f.time_to_first_token:.2f} s"
     speed = f" at {f.prompt_tokens_per_second:,.0f} tokens/s" if f.prompt_tokens_per_second is not None else ""
