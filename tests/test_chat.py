@@ -389,14 +389,21 @@ def test_a_draft_that_waited_while_copying_paid_is_not_read_for_the_last_tokens(
     messages, options = [Message("user", copied)], ReplyOptions(GREEDY, max_tokens=500 + more)
     prompt = len(chat.engine.prompt_tokens(messages, options))
     chat.target.prompt = chat.draft.prompt = prompt
-    read = {
-        event.round.context_used - prompt: len(chat.draft.tokens)
-        for event in chat.engine.reply(messages, options)
-        if isinstance(event, Generated)
-    }
+    read: dict[int, int] = {}
+    reasons: dict[int, str] = {}
+    for event in chat.engine.reply(messages, options):
+        if isinstance(event, Generated):
+            place = event.round.context_used - prompt
+            read[place] = len(chat.draft.tokens)
+            reasons[place] = event.round.reason if event.round.drafter == "plain" else ""
     waited = read[max(place for place in read if place <= 500)]
     assert 0 < waited < prompt - 1
     assert (read[max(read)] > waited) == reads
+    # (After the first round that copies nothing it turns out that the draft is not worth it any more.)
+    later = [reason for place, reason in reasons.items() if 502 < place < 500 + more and reason]
+    assert later
+    assert (STILL_READING in later) == reads
+    assert any("missed cost more" in reason for reason in later) != reads
 
 
 @pytest.mark.parametrize("limit", [None, 1, 2, 100, 10_000])

@@ -308,7 +308,7 @@ class Engine:
                 along.finish(decoder)
             for event in decoder.run(prompt, options.sampling, options.max_tokens):
                 if along and along.is_due:  # asking the policy what it wants has a price, and this is every round
-                    event = along.charged(event, self._wants(along, event))
+                    event = along.charged(event, self._policy.wants("draft"))
                 before = text.n_tokens
                 pieces += text.feed(self._bytes(event))
                 reason = event.finish or reason
@@ -330,21 +330,23 @@ class Engine:
                 if asked != self._policy.speculation:
                     asked = self._policy.speculation
                     along = self._catching_up(decoder, along, event)
-                if along and along.reading and self._reads_on(along, event):
+                if along and along.reading and not event.finish:
                     # A fixed depth promises the same text for the same seed: not by how fast this machine is just now.
-                    along.go_on(decoder, 0.0 if asked.depth is not None else event.target_seconds)
+                    along = self._read_on(decoder, along, event, 0.0 if asked.depth else event.target_seconds)
                 yield from self._due_notices()
         if text.stopped:
             self._forget_after(len(prompt) + text.n_tokens)
         yield Finished(reason, figures, (*pieces, *text.finish()))
 
-    def _reads_on(self, along: ReadingAlong, event: Round) -> bool:
-        """Whether a draft is to go on reading after this round. Not where copying pays: it may do so to the end."""
-        return not event.finish and event.drafter != NgramDrafter.name and self._wants(along, event)
-
-    def _wants(self, along: ReadingAlong, event: Round) -> bool:
-        """Whether a draft is still worth what it has to read: it may have waited until little of the reply is left."""
-        return self._policy.wants(along.drafter.name, event.context_used - along.drafter.n_cached)
+    def _read_on(self, decoder: Decoder, along: ReadingAlong, event: Round, seconds: float) -> ReadingAlong | None:
+        """Have a draft read on after a round; where it is not wanted any more, it is idle like any other."""
+        if event.drafter == NgramDrafter.name:
+            return along  # while copying pays it waits: that may be so to the end
+        if self._policy.wants(along.drafter.name, event.context_used - along.drafter.n_cached):
+            along.go_on(decoder, seconds)
+            return along
+        decoder.admit(along.drafter)
+        return None
 
     def _catching_up(self, decoder: Decoder, along: ReadingAlong | None, event: Round) -> ReadingAlong | None:
         """How the draft comes back to a reply in which it was switched on: by reading along what it missed."""
