@@ -126,7 +126,7 @@ class CostModel:
         self.draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
         # Weighted sums, and weights: of our own seconds for each verified row, and of what a plain token really took.
         self._overhead = self._plain = (0.0, 0.0)
-        self.horizon = HORIZON  # fewer where the reply is known to be short
+        self.horizon = HORIZON  # fewer where little of a reply is left
 
     def rounds(self, drafter: str, deepest: int, unread: int = 1) -> NDArray[np.float64]:
         """A round with k proposals, for k = 0 .. deepest: the target's pass, the draft's steps, and our own work.
