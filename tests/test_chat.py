@@ -406,6 +406,33 @@ def test_a_draft_that_waited_while_copying_paid_is_not_read_for_the_last_tokens(
     assert any("missed cost more" in reason for reason in later) != reads
 
 
+@pytest.mark.parametrize("seed", range(12))
+def test_whatever_is_switched_in_mid_reply_the_text_is_the_targets_and_the_draft_holds_a_prefix(
+    model: Model, seed: int
+) -> None:
+    chance = np.random.default_rng(seed)
+    asked = "".join(chance.choice(list("abcdef"), 300))
+    reply = asked[:150] + "".join(chance.choice(list("abcdef"), 100))
+    chat = Scripted(model, reply, n_ctx=4096, draft_ctx=int(chance.integers(300, 700)))
+    costs = Costs({1: 1.0, 32: 1.5}, {1: 0.01, 64: float(chance.choice([0.1, 4.0]))}, measured=True)
+    policy = chat.engine._policy = AdaptivePolicy(Speculation(), costs, Learned(0.9))
+    policy.disturbed = True  # what passes really cost here is another matter
+    messages, options = [Message("user", asked)], ReplyOptions(GREEDY, max_tokens=int(chance.integers(2, 300)))
+    prompt = chat.engine.prompt_tokens(messages, options)
+    chat.target.prompt = chat.draft.prompt = len(prompt)
+    whole, written = [*prompt, *chat.target.reply], 0
+    for event in chat.engine.reply(messages, options):
+        if isinstance(event, Generated):
+            written += len(event.round.tokens)
+            assert list(chat.target.tokens) == whole[: len(prompt) + written - 1]
+            assert list(chat.draft.tokens) == whole[: len(chat.draft.tokens)]
+            assert len(chat.draft.tokens) < len(prompt) + written
+            if chance.random() < 0.2:
+                depth = int(chance.integers(1, 9)) if chance.random() < 0.4 else None
+                chat.engine.speculation = Speculation(Mode(chance.choice(list(Mode))), depth)
+    assert written == min(options.max_tokens or 0, len(chat.target.reply))
+
+
 @pytest.mark.parametrize("limit", [None, 1, 2, 100, 10_000])
 def test_the_policy_knows_how_many_tokens_a_reply_can_have(model: Model, limit: int | None) -> None:
     chat = Scripted(model, "ab" * 1000)
