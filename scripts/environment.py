@@ -121,9 +121,13 @@ def backend_of(files: Iterable[str]) -> str:
 
 
 def telling(lines: list[str], end: int = 12) -> list[str]:
-    """The lines that say why a build failed: the first errors of compiler or CMake, and the end."""
-    errors = [line for line in lines[:-end] if re.search(r"\berror:|CMake Error", line)]
-    return [line for line in errors[:4] + lines[-end:] if line.strip()]
+    """The lines that say why a build failed: the first errors of compiler or CMake, and the end.
+
+    CMake puts its reason under the heading, in a few lines that may have empty ones between them.
+    """
+    places = [i for i, line in enumerate(lines[:-end]) if re.search(r"\berror:|CMake Error", line)][:4]
+    told = {j for i in places for j in range(i, i + (6 if "CMake Error" in lines[i] else 1))}
+    return [line for i, line in enumerate(lines) if (i in told or i >= len(lines) - end) and line.strip()]
 
 
 def fits(stamp: Stamp | None, project: Project, root: Path, wanted: str | None, test: bool) -> bool:

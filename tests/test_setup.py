@@ -260,6 +260,13 @@ def test_a_failed_step_shows_its_error_and_the_end_of_its_log(place: environment
     assert not list(place.build.glob("wheels/*"))
 
 
+def test_the_reason_that_cmake_gives_under_its_heading_is_shown() -> None:
+    heading = "CMake Error at ggml-cuda/CMakeLists.txt:178 (target_link_libraries):"
+    reason = ["  Target ggml-cuda links to:", "", "    CUDA::cublas", "", "  but the target was not found."]
+    lines = ["-- Found git", heading, *reason, "", *(f"-- step {i}" for i in range(99))]
+    assert environment.telling(lines)[:4] == [heading, *(line for line in reason if line)]
+
+
 # --- interruptions, and two at once --------------------------------------------------------------------------
 
 

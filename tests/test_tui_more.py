@@ -449,3 +449,14 @@ async def test_the_legend_is_one_line_in_a_small_terminal_and_true_of_every_draf
 def test_every_style_of_origins_is_named() -> None:
     assert isinstance(origins.legend(), Content)
     assert set(origins.STYLES) == set(Origin)
+
+
+async def test_the_palette_finds_slash_commands_too() -> None:
+    async with chatting() as chat:
+        await chat.type("half a message")
+        await chat.pilot.press("ctrl+p")
+        await chat.pilot.press(*"temp")
+        await chat.shows("/temp")
+        await chat.pilot.press("enter")
+        await chat.until(lambda: "0.8" in chat.note)
+        assert chat.box.text == "half a message"

@@ -84,6 +84,33 @@ def test_the_verdict_divides_tokens_per_second() -> None:
     assert race.verdict.startswith("n-gram was 4.00× as fast as plain.")
 
 
+@pytest.mark.parametrize(
+    ("plain", "other", "doubtful"), [(0.030, 0.029, False), (0.030, 0.018, True), (0.018, 0.030, True)]
+)
+def test_a_machine_that_was_slower_on_one_side_is_said(plain: float, other: float, doubtful: bool) -> None:
+    race = Race((Message("user", "hi"),), Speculation(Mode.NGRAM), plain_first=True)
+    for side, seconds in ((PLAIN, plain), (OTHER, other)):
+        for _ in range(lanes.ENOUGH):
+            race.add((side, a_round(1, "a", seconds)), 0.0)
+        race.add((side, a_round(1, "aaaa", 0.04, n=4)), 0.0)  # how long wider passes take is another matter
+        race.add((side, Finished("length", ScriptedClient().figures(4))), 0.0)
+    race.add(Said("The texts are identical."), 0.0)
+    assert (f"took {1e3 * plain:.0f} ms for plain and {1e3 * other:.0f} ms for n-gram" in race.verdict) == doubtful
+    assert ("busy" in race.verdict) == doubtful
+
+
+def test_a_few_passes_tell_nothing_of_the_machine() -> None:
+    assert lanes.unsteady(*raced().lanes) == ""
+
+
+def test_a_side_that_was_stopped_is_not_done() -> None:
+    race = raced()
+    race.add((PLAIN, Finished("length", ScriptedClient().figures(4))), 0.0)
+    race.add((OTHER, Finished("cancelled", ScriptedClient().figures(4))), 0.0)
+    race.finish()
+    assert [race.view(side, 0.0).pace for side in (PLAIN, OTHER)] == [Pace.DONE, Pace.STOPPED]
+
+
 def test_text_that_was_held_back_is_not_lost() -> None:
     race = raced()
     race.add((OTHER, Finished("end", ScriptedClient().figures(4), (Piece("!", Origin.PLAIN),))), 20.0)

@@ -22,7 +22,7 @@ from specchat.commands import console
 from specchat.engine.replies import ReplyOptions
 from specchat.engine.stats import ratio
 from specchat.lab import prompts, race
-from specchat.lab.lanes import Lane
+from specchat.lab.lanes import Lane, unsteady
 from specchat.lab.rig import Rig
 from specchat.tui.text import clean
 
@@ -43,7 +43,7 @@ def run(rig: Rig, prompt: str, mode: str, options: ReplyOptions, as_json: bool) 
         for lane in lanes:
             for _ in lane:
                 pass
-    outcome = race.outcome(rig, asked, plain, other, sampling)
+    outcome = f"{race.outcome(rig, asked, plain, other, sampling)} {unsteady(plain, other)}".rstrip()
     if as_json:
         click.echo(json.dumps(_document(rig, plain, other, outcome), ensure_ascii=False))
         return

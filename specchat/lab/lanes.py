@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import median
+from typing import Final
 
 from specchat.engine.rounds import Round
 from specchat.engine.stats import ratio
+
+UNSTEADY: Final = 1.25  # on a quiet machine plain passes of the two sides differ by some per cent
+ENOUGH: Final = 8  # plain passes: fewer may be the same hiccup
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,10 +34,13 @@ class Lane:
         self.mode = mode
         self.moments = list(moments)
         self.tested = self.accepted = 0
+        self._plain: list[float] = []  # seconds of the passes over one token
 
     def add(self, one: Round, text: str = "") -> None:
         """One more round."""
         self.moments.append(Moment(self.seconds + one.total_seconds, one.tokens, text))
+        if not one.proposed:
+            self._plain.append(one.target_seconds)
         self.tested += one.tested
         self.accepted += one.accepted
 
@@ -62,6 +70,11 @@ class Lane:
         """Tokens per second."""
         return ratio(len(self.tokens), self.seconds)
 
+    @property
+    def plain_pass(self) -> float | None:
+        """Seconds of a pass over one token, the median; None where there were too few of them."""
+        return median(self._plain) if len(self._plain) >= ENOUGH else None
+
     def until(self, seconds: float) -> Lane:
         """The lane as it was then. Of what was tested nothing is known."""
         return Lane(self.mode, (moment for moment in self.moments if moment.seconds <= seconds))
@@ -71,6 +84,17 @@ def difference(plain: Sequence[int], other: Sequence[int]) -> int | None:
     """The index of the first token that differs; None where one text is the other's beginning."""
     pairs = zip(plain, other, strict=False)
     return next((i for i, (a, b) in enumerate(pairs) if a != b), None)
+
+
+def unsteady(plain: Lane, other: Lane) -> str:
+    """A sentence where the machine itself was slower on one side, which no speed-up may be read off; else ""."""
+    one, two = plain.plain_pass, other.plain_pass
+    if one is None or two is None or max(one, two) < UNSTEADY * min(one, two):
+        return ""
+    return (
+        f"But the machine was busy: a pass over one token took {1e3 * one:.0f} ms for {plain.mode} "
+        f"and {1e3 * two:.0f} ms for {other.mode}."
+    )
 
 
 def outcome(greedy: bool, place: int | None, margin: float) -> str:

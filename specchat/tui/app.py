@@ -29,13 +29,14 @@ from specchat import locations
 from specchat.errors import SpecchatError
 from specchat.history import KEEP_DELETED, Conversation, Store
 from specchat.session import Session
-from specchat.tui.actions import ACTIONS, Place, bindings, key_name, keys_of
+from specchat.tui.actions import ACTIONS, COMMANDS, Place, bindings, key_name, keys_of
 from specchat.tui.driver import TerminalDriver
 from specchat.tui.model_commands import Opener
 from specchat.tui.screens.chat import ChatScreen
 from specchat.tui.screens.conversations import ConversationsScreen
 from specchat.tui.text import as_sentence, clean, one_line
 from specchat.tui.told import Told
+from specchat.tui.widgets.dock import Dock
 
 _DEFAULT_THEME: Final = "textual-dark"
 
@@ -172,6 +173,10 @@ class SpecchatApp(Told, App[None]):
                 key = key_name(keys_of(action, self._keys)[0])
                 help_text = f"{action.help} ({key})"
                 yield SystemCommand(action.label, help_text, partial(screen.run_action, action.name))
+        if isinstance(screen, ChatScreen):
+            for command in COMMANDS:  # each does something without an argument
+                typed = partial(screen.dock.post_message, Dock.Said(f"/{command.name}"))
+                yield SystemCommand(command.usage, command.help, typed)
         yield SystemCommand("Theme", "Change the colours.", self.action_change_theme)
         yield SystemCommand("Screenshot", "Save a picture of the screen (SVG).", self.deliver_screenshot)
         yield SystemCommand("Quit", "Quit specchat.", self.action_quit)

@@ -34,6 +34,7 @@ class Pace(StrEnum):
     LIVE = "live"
     REPLAY = "replay"
     DONE = "done"
+    STOPPED = "stopped"
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +111,8 @@ class Race:
         """What is to be shown of a side at `now` seconds."""
         lane, first = self.lanes[side], self.order[0]
         if self.is_over(now):
-            return View(lane, Pace.DONE)
+            ended = self.is_whole or self.replies[side].finish not in ("", "cancelled")
+            return View(lane, Pace.DONE if ended else Pace.STOPPED)
         if side == first and self._running != first:
             elapsed = self._elapsed(now)
             past = lane.until(elapsed)
@@ -143,7 +145,7 @@ class Race:
         if not self.is_whole or not plain or not other:
             return ""
         name, ratio = self.lanes[OTHER].mode, other / plain
-        times = f"{name} was {words.ratio(ratio)}× as fast as plain."
+        times = f"{name} was {words.ratio(ratio)}× as fast as plain. {lanes.unsteady(*self.lanes)}".rstrip()
         latest = self.replies[OTHER].figures
         if latest.proposed == 0 and latest.reason:
             return f"{times} It proposed nothing: {latest.reason}."

@@ -38,6 +38,7 @@ _PACES: Final = {
     Pace.LIVE: "live",
     Pace.REPLAY: "at its recorded pace",
     Pace.DONE: "done",
+    Pace.STOPPED: "stopped",
 }
 
 
