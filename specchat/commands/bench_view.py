@@ -28,7 +28,10 @@ def lines(report: Report, rig: Rig) -> Iterator[str]:
     yield f"draft   {f'{draft.name}, {draft.path.name}' if draft else 'none'}"
     yield f"context {rig.target.n_ctx:,} tokens, {rig.target.threads} threads"
     if report.load is not None and report.load > _BUSY * (os.cpu_count() or 1):
-        yield f"This machine was busy (load {report.load:.1f}): compare the ratios, not the speeds."
+        yield (
+            f"This machine was busy (load {report.load:.1f}): a speed-up of few repeats means little then; "
+            "ACCEPTED and PER PASS are what they are."
+        )
     yield ""
     yield from console.columns(_rows(report.rows), _HEADERS, _RIGHT)
     yield ""
@@ -36,7 +39,8 @@ def lines(report: Report, rig: Rig) -> Iterator[str]:
     yield ""
     if report.left_out:
         yield f"Not counted below the table, as a reply loops: {', '.join(report.left_out)}."
-    yield "Tokens/s after the first token; speed-up against plain of the same repeat; medians, then means over prompts."
+    yield "Tokens/s after the first token; speed-up against plain of the same repeat; medians of the repeats."
+    yield "Over all prompts: tokens by the seconds that they took, and the geometric mean of the speed-ups."
     yield f"Peak memory {format_memory(report.peak_memory)}."
 
 
