@@ -273,7 +273,7 @@ class _Reply:
             accepted=accepted,
             draft_seconds=0.001 * depth,
             target_seconds=0.01,
-            total_seconds=max(self.pause, 0.001 * depth + 0.01),
+            total_seconds=max(self.pause, 0.001 * depth + 0.012),
             context_used=self.prompt + self.kept,
             reason="" if depth else "speculation is off",
         )

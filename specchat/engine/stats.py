@@ -70,7 +70,7 @@ class Figures:
         """The whole reply's speed over plain's; None of one that was (almost) all plain, or too short to say."""
         plain, average = self.plain_tokens_per_second, self.tokens_per_second
         says = self.is_compared and self.tokens >= FEWEST_COMPARED and self.tested >= LEAST_TESTED * self.passes
-        return average / plain if plain and average and says else None
+        return possible(average / plain, self.tokens_per_pass) if plain and average and says else None
 
     @property
     def is_compared(self) -> bool:
@@ -167,7 +167,7 @@ class Stats:
         if now is None or plain_seconds is None or self._tokens < FEWEST_COMPARED:
             return None
         says = self._recent_tested >= LEAST_TESTED * len(self._recent)
-        return now * plain_seconds if says else None
+        return possible(now * plain_seconds, ratio(self._recent_tokens, len(self._recent))) if says else None
 
     def _expected(self, acceptance: float | None) -> float | None:
         """Theory, averaged over the depths of this reply's rounds: depth 0 is plain's one token a pass."""
@@ -175,6 +175,14 @@ class Stats:
             return None
         expected = sum(n * expected_tokens_per_pass(acceptance, depth) for depth, n in self._depths.items())
         return expected / self._passes
+
+
+def possible(speed_up: float, tokens_per_pass: float | None) -> float:
+    """A speed-up as far as it can be one: no pass takes less time than plain's.
+
+    Where more was measured, the machine was busier when plain was than when the reply was written.
+    """
+    return speed_up if tokens_per_pass is None else min(speed_up, tokens_per_pass)
 
 
 def _is_forced(event: Round) -> bool:
