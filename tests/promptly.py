@@ -14,8 +14,8 @@ _SOON: Final = 5.0  # seconds: far below what is waited for where nobody ends it
 def promptly() -> Iterator[None]:
     """What is done within has ended long before it would have by itself.
 
-    How soon exactly is for benchmarks: with a bound of one second, which everything here keeps on a machine that is
-    its own, tests failed on one that was not.
+    How soon exactly is not for a test: with a bound of one second, which everything here kept on a machine of its own,
+    tests failed on one that was not.
     """
     begun = time.monotonic()
     yield

@@ -126,7 +126,6 @@ class CostModel:
         self.draft = PassCosts(costs.draft or ASSUMED_DRAFT, measured=costs.measured)
         # Weighted sums, and weights: of our own seconds for each verified row, and of what a plain token really took.
         self._overhead = self._plain = (0.0, 0.0)
-        self.horizon = HORIZON  # fewer where little of a reply is left
 
     def rounds(self, drafter: str, deepest: int, unread: int = 1) -> NDArray[np.float64]:
         """A round with k proposals, for k = 0 .. deepest: the target's pass, the draft's steps, and our own work.
@@ -139,13 +138,13 @@ class CostModel:
             seconds[1:] += _COUNT[:deepest] * self.draft.seconds(1) + first
         return seconds
 
-    def backlog(self, unread: int) -> float:
-        """What reading that an idle draft missed comes to for each token that it then helps to write.
+    def backlog(self, unread: int, horizon: float) -> float:
+        """What reading that an idle draft missed comes to for each of the next `horizon` tokens that it helps to write.
 
         While it reads, for about as long as the target's passes take, tokens come plain.
         """
         reading = max(0.0, self.draft.seconds(max(unread, 2)) - self.draft.seconds(2))
-        return reading / max(1.0, self.horizon - reading / self.plain_round())
+        return reading / max(1.0, horizon - reading / self.plain_round())
 
     @property
     def believed(self) -> bool:

@@ -178,7 +178,6 @@ class AdaptivePolicy:
     def begin(self, temperature: float, deepest: int | None = None, tokens: int | None = None) -> None:
         self._room = min(self.LONG if deepest is None else deepest, self.LONG if tokens is None else tokens - 1)
         self._left = math.inf if tokens is None else tokens
-        self._look_ahead()
         self.ngram = NgramAcceptance(temperature)
         # Most likely another subject: a draft that did not pay in the last reply has its usual chances in this one.
         if not self.wants("draft"):
@@ -247,7 +246,8 @@ class AdaptivePolicy:
         # A backlog costs each token the same whatever the depth: which is best does not depend on it.
         k = 1 + int(np.argmax(expected[1:] / seconds[1:]))
         plain = self.costs.plain_round()
-        backlog = self.costs.backlog(offer.unread)
+        # Most replies end before their limit, in the middle of what is left of it for all that is known.
+        backlog = self.costs.backlog(offer.unread, min(HORIZON, max(1.0, self._left / 2.0)))
         return Option(name, k, float(expected[k]), float(seconds[k]) / plain, backlog / plain, offer.unread)
 
     def _draft_choice(self, best: Option) -> Choice:
@@ -265,7 +265,6 @@ class AdaptivePolicy:
             self.costs.record(event, offer.unread)
         self._rounds += 1
         self._left -= len(event.tokens)
-        self._look_ahead()
         self._spent += event.total_seconds
         if event.drafter != "plain" or self._rounds % self.REPRICE_EVERY == 0:
             self._prices.clear()
@@ -284,10 +283,6 @@ class AdaptivePolicy:
         if event.declined is not None:
             self.draft.add([Judged(event.proposed, event.confidences[-1], event.declined)])
         self._record_ngram(event)
-
-    def _look_ahead(self) -> None:
-        """Most replies end before their limit, in the middle of what is left of it for all that is known."""
-        self.costs.horizon = min(HORIZON, max(1.0, self._left / 2.0))
 
     def judged(self, judgement: Judgement) -> None:
         if not judgement.tokens:
